@@ -1,0 +1,70 @@
+"""Every error a client can meet, in one tree, each with its status code.
+
+    WorldError                    (never raised itself)
+    ├── BadRequest                BAD_REQUEST      the request is malformed; the session goes on
+    ├── Duplicate                 DUPLICATE        this chunk index was admitted before
+    ├── OutOfOrder                OUT_OF_ORDER     this chunk index skips the next one
+    ├── WindowFull                WINDOW_FULL      too many controls ahead of their denoise
+    ├── LengthLimit               LENGTH_LIMIT     the session has no chunk with this index
+    ├── SessionLimit              SESSION_LIMIT    no room for another session
+    ├── NoSession                 NO_SESSION       no session with this id and token
+    ├── SessionFailed             SESSION_FAILED   ends the session
+    ├── StageFailed               STAGE_FAILED     ends the session
+    ├── StageTimeout              STAGE_TIMEOUT    ends the session
+    └── ShuttingDown              SHUTTING_DOWN    the server is stopping
+"""
+
+from __future__ import annotations
+
+
+class WorldError(Exception):
+    """A request that cannot be served; `str(error)` is the sentence the client reads."""
+
+    code: str = ""
+
+
+class BadRequest(WorldError):
+    code = "BAD_REQUEST"
+
+
+class Duplicate(WorldError):
+    code = "DUPLICATE"
+
+
+class OutOfOrder(WorldError):
+    code = "OUT_OF_ORDER"
+
+
+class WindowFull(WorldError):
+    code = "WINDOW_FULL"
+
+
+class LengthLimit(WorldError):
+    code = "LENGTH_LIMIT"
+
+
+class SessionLimit(WorldError):
+    code = "SESSION_LIMIT"
+
+
+class NoSession(WorldError):
+    code = "NO_SESSION"
+
+
+class SessionFailed(WorldError):
+    code = "SESSION_FAILED"
+
+
+class StageFailed(WorldError):
+    code = "STAGE_FAILED"
+
+
+class StageTimeout(WorldError):
+    code = "STAGE_TIMEOUT"
+
+
+class ShuttingDown(WorldError):
+    code = "SHUTTING_DOWN"
+
+
+BY_CODE: dict[str, type[WorldError]] = {kind.code: kind for kind in WorldError.__subclasses__()}

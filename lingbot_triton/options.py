@@ -1,0 +1,185 @@
+"""What a client may choose when it opens a session, and the geometry that follows from it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, get_args, get_type_hints
+
+from lingbot_triton.errors import BadRequest
+
+CHUNK_LATENT_FRAMES = 3
+"""Latent frames of one chunk: 9 video frames for the first chunk, 12 for every later one."""
+
+VIDEO_FRAMES_PER_LATENT = 4
+FRAMES_PER_SECOND = 16
+SPATIAL_STRIDE = 8
+"""Pixels per latent cell in both directions."""
+
+PATCH = 2
+"""Latent cells per token in both directions."""
+
+MINIMUM_SIDE = SPATIAL_STRIDE * PATCH
+MAXIMUM_AREA = 1280 * 720
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Pixel height and width of a session's frames, both multiples of 16."""
+
+    height: int
+    width: int
+
+    @property
+    def latent(self) -> tuple[int, int]:
+        """Latent height and width."""
+        return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
+
+    @property
+    def tokens_per_frame(self) -> int:
+        """Transformer tokens of one latent frame."""
+        height, width = self.latent
+        return height // PATCH * (width // PATCH)
+
+    @classmethod
+    def fit(cls, picture_height: int, picture_width: int, max_area: int) -> Geometry:
+        """The size nearest to `max_area` pixels with the picture's aspect ratio, floored to 16.
+
+        Raises BadRequest where a side would be shorter than 16 pixels.
+        """
+        aspect = picture_height / picture_width
+        height = int(math.sqrt(max_area * aspect) // MINIMUM_SIDE) * MINIMUM_SIDE
+        width = int(math.sqrt(max_area / aspect) // MINIMUM_SIDE) * MINIMUM_SIDE
+        if height < MINIMUM_SIDE or width < MINIMUM_SIDE:
+            raise BadRequest(
+                f"a picture of {picture_width}x{picture_height} pixels becomes {width}x{height} "
+                f"at an area of {max_area}; each side needs at least {MINIMUM_SIDE}"
+            )
+        return cls(height, width)
+
+
+def video_frames(latent_frames: int, *, first: bool) -> int:
+    """Video frames that `latent_frames` decode to; the very first latent frame gives only one."""
+    frames = latent_frames * VIDEO_FRAMES_PER_LATENT
+    return frames - (VIDEO_FRAMES_PER_LATENT - 1) if first else frames
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """A session's options, as `docs/protocol.md` describes them; every one has a default."""
+
+    seed: int = 42
+    chunk_count: int = 7
+    shift: float = 10.0
+    intrinsics: tuple[float, float, float, float] | None = None
+    intrinsics_size: tuple[int, int] | None = None
+    translation_scale: float = 3.0
+    move_step: float = 0.05
+    yaw_step_degrees: float = 2.0
+    pitch_step_degrees: float = 2.0
+    pitch_limit_degrees: float = 85.0
+    kv_window_frames: int | None = None
+    kv_sink_frames: int = 0
+    max_area: int = 480 * 832
+    decode_frames: int = 1
+    """Latent frames decoded, and sent, at a time."""
+    trace: bool = False
+    """Whether the closing summary carries the spans of every stage."""
+
+    @property
+    def endless(self) -> bool:
+        return self.kv_window_frames is not None
+
+    @property
+    def last_chunk(self) -> int | None:
+        """Index of the last chunk the session can have, None for an endless one."""
+        return None if self.endless else self.chunk_count - 1
+
+    @property
+    def cache_latent_frames(self) -> int:
+        """Latent frames whose keys and values the session keeps."""
+        return self.kv_window_frames or self.chunk_count * CHUNK_LATENT_FRAMES
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | bytes, defaults: SessionOptions | None = None) -> SessionOptions:
+        """Read a JSON object over `defaults`; raises BadRequest for anything that does not fit."""
+        try:
+            given = json.loads(text)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise BadRequest(f"options are not valid JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise BadRequest(f"options must be a JSON object, not {type(given).__name__}")
+        kinds = get_type_hints(cls)
+        unknown = sorted(set(given) - set(kinds))
+        if unknown:
+            known = ", ".join(field.name for field in fields(cls))
+            raise BadRequest(f"unknown option {unknown[0]!r}; known options: {known}")
+        values = {name: _convert(name, value, kinds[name]) for name, value in given.items()}
+        options = replace(defaults or cls(), **values)
+        options._check()
+        return options
+
+    def _check(self) -> None:
+        _between("seed", self.seed, 0, 2**63 - 1)
+        _between("chunk_count", self.chunk_count, 1, 10_000)
+        _between("shift", self.shift, 0.01, 100)
+        _between("translation_scale", self.translation_scale, 0, 1000)
+        _between("move_step", self.move_step, 0, 100)
+        _between("yaw_step_degrees", self.yaw_step_degrees, 0, 90)
+        _between("pitch_step_degrees", self.pitch_step_degrees, 0, 90)
+        _between("pitch_limit_degrees", self.pitch_limit_degrees, 0, 89.9)
+        _between("max_area", self.max_area, MINIMUM_SIDE**2, MAXIMUM_AREA)
+        _between("decode_frames", self.decode_frames, 1, CHUNK_LATENT_FRAMES)
+        if self.intrinsics is not None:
+            _between("intrinsics fx", self.intrinsics[0], 1e-3, 1e6)
+            _between("intrinsics fy", self.intrinsics[1], 1e-3, 1e6)
+        if self.intrinsics_size is not None:
+            if self.intrinsics is None:
+                raise BadRequest("option 'intrinsics_size' needs option 'intrinsics' beside it")
+            _between("intrinsics_size width", self.intrinsics_size[0], 1, 100_000)
+            _between("intrinsics_size height", self.intrinsics_size[1], 1, 100_000)
+        if self.kv_window_frames is None:
+            if self.kv_sink_frames:
+                raise BadRequest("option 'kv_sink_frames' needs option 'kv_window_frames' beside it")
+            return
+        _between("kv_sink_frames", self.kv_sink_frames, 0, 1000)
+        _between(
+            "kv_window_frames",
+            self.kv_window_frames,
+            self.kv_sink_frames + CHUNK_LATENT_FRAMES,
+            1000,
+        )
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise BadRequest(f"option {name!r} is {value}; it must lie between {low} and {high}")
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """`value` as the field's type, without guessing: a float takes an int, nothing else mixes."""
+    alternatives = get_args(kind)
+    if type(None) in alternatives:
+        if value is None:
+            return None
+        kind = next(alternative for alternative in alternatives if alternative is not type(None))
+        alternatives = get_args(kind)
+    if alternatives:
+        if not isinstance(value, list) or len(value) != len(alternatives):
+            raise BadRequest(f"option {name!r} must be a list of {len(alternatives)} numbers")
+        return tuple(_convert(name, item, alternatives[0]) for item in value)
+    plain_int = isinstance(value, int) and not isinstance(value, bool)
+    if kind is float and (plain_int or isinstance(value, float)):
+        number = float(value)
+        if not math.isfinite(number):
+            raise BadRequest(f"option {name!r} must be a finite number")
+        return number
+    if kind is int and plain_int:
+        return value
+    if kind is bool and isinstance(value, bool):
+        return value
+    raise BadRequest(f"option {name!r} must be of type {kind.__name__}, not {value!r}")

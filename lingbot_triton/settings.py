@@ -1,0 +1,108 @@
+"""The service's settings: one frozen dataclass, read from the environment and model configs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import get_type_hints
+
+from lingbot_triton.protocol import WORKER_SLOTS
+
+EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-checkpoint"
+EMBEDDED_AREA = 64 * 96
+PREFIX = "LINGBOT_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names the setting and what it accepts."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is the variable LINGBOT_<FIELD>, or the parameter <field> of a model config."""
+
+    checkpoint: str = str(EMBEDDED_CHECKPOINT)
+    device: str = "cpu"
+    dtype: str = "float32"
+    """Weights and activations of the transformer: float32, bfloat16 or float16."""
+    vae_dtype: str = "float32"
+    threads: int = 0
+    """Compute threads of each worker process; 0 leaves torch's default."""
+    max_area: int = 0
+    """Default frame area in pixels; 0 means 480·832, or 64·96 for the embedded checkpoint."""
+    max_sessions: int = 8
+    prefetch_depth: int = 2
+    control_window: int = 2
+    stage_timeout_seconds: float = 120.0
+    session_idle_seconds: float = 300.0
+    max_picture_bytes: int = 16 * 2**20
+    max_picture_pixels: int = 40_000_000
+    max_prompt_bytes: int = 16 * 2**10
+    max_options_bytes: int = 16 * 2**10
+    kv_budget_bytes: int = 0
+    """Key/value memory of all sessions together; 0 does not limit it."""
+    simulated: str = ""
+    """Name of a cost profile; the stages then only take time."""
+    simulated_scale: float = 1.0
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the weights are the ones that come with the package."""
+        return Path(self.checkpoint) == EMBEDDED_CHECKPOINT
+
+    @property
+    def default_area(self) -> int:
+        if self.max_area:
+            return self.max_area
+        return EMBEDDED_AREA if self.embedded and not self.simulated else 480 * 832
+
+    @classmethod
+    def load(
+        cls,
+        parameters: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Defaults, then a model config's parameters, then LINGBOT_* variables.
+
+        Raises SettingsError for a value of the wrong type or out of range. Unknown LINGBOT_*
+        variables are left alone: other tools may own them.
+        """
+        environ = os.environ if environ is None else environ
+        given: dict[str, str] = dict(parameters or {})
+        for field in fields(cls):
+            variable = PREFIX + field.name.upper()
+            if variable in environ:
+                given[field.name] = environ[variable]
+        kinds = get_type_hints(cls)
+        values = {name: _parse(name, text, kinds[name]) for name, text in given.items() if name in kinds}
+        settings = replace(cls(), **values)  # type: ignore[arg-type]
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if not 1 <= self.max_sessions <= WORKER_SLOTS:
+            raise SettingsError(f"max_sessions is {self.max_sessions}; it must be 1 to {WORKER_SLOTS}")
+        if not 0 <= self.prefetch_depth <= 8:
+            raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
+        if self.control_window < 1:
+            raise SettingsError(f"control_window is {self.control_window}; it must be at least 1")
+        for name in ("dtype", "vae_dtype"):
+            if getattr(self, name) not in ("float32", "bfloat16", "float16"):
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)!r}; it must be float32, bfloat16 or float16"
+                )
+        for name in ("stage_timeout_seconds", "session_idle_seconds"):
+            if not 0 < getattr(self, name) < 3600:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be above 0, below 3600")
+        if self.simulated_scale < 0:
+            raise SettingsError(f"simulated_scale is {self.simulated_scale}; it must not be negative")
+
+
+def _parse(name: str, text: str, kind: type) -> str | int | float:
+    try:
+        value: str | int | float = kind(text)
+    except ValueError:
+        raise SettingsError(f"{name} is {text!r}; it must be of type {kind.__name__}") from None
+    return value
