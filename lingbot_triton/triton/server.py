@@ -1,0 +1,234 @@
+"""Start a tritonserver on this machine, wait for it, and stop it without leaving anything."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import IO
+
+from lingbot_triton.triton.installation import find_installation
+from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.system import dying_with, free_ports, session_members, wait_until_gone
+
+SHARED_MEMORY = Path("/dev/shm")
+THREADS_PER_MODEL = 64
+"""Threads of the Python backend per model instance: bounds the calls it has in flight."""
+
+CLOSED_PROTOCOLS = "model-repository,shared-memory,trace,logging"
+
+
+class ServerError(RuntimeError):
+    """tritonserver did not start, or stopped; the message says why."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How to start a server; a port of 0 means a free one."""
+
+    repository: Path = REPOSITORY
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    grpc_port: int = 0
+    metrics_port: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    tritonserver: Path | None = None
+    cache_bytes: int = 16 * 2**20
+    exit_timeout_seconds: int = 3
+    log: Path | None = None
+    """File for the server's output; without one only the last lines are kept, for errors."""
+    echo: bool = False
+    """Whether the server's output also goes to stderr."""
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a stopped server had left behind, and `stop` then took away."""
+
+    processes: tuple[int, ...] = ()
+    regions: tuple[str, ...] = ()
+
+
+class ServerProcess:
+    """One tritonserver and all its processes and shared memory; a context manager.
+
+    The server stops when the thread that started it ends, so that nobody's death leaves it alone.
+    """
+
+    def __init__(self, config: ServerConfig | None = None) -> None:
+        self.config = config = config or ServerConfig()
+        ports = free_ports(config.host)
+        self.http = f"{config.host}:{config.http_port or next(ports)}"
+        self.grpc = f"{config.host}:{config.grpc_port or next(ports)}"
+        self.metrics = f"{config.host}:{config.metrics_port or next(ports)}"
+        self.region_prefix = f"lingbot-{secrets.token_hex(6)}-"
+        self.admin_key = secrets.token_hex(16)
+        """Value of the header `lingbot-admin` that opens `CLOSED_PROTOCOLS`."""
+        self._tail: deque[str] = deque(maxlen=400)
+        self._process: subprocess.Popen[str] | None = None
+        self._pump: Thread | None = None
+
+    def __enter__(self) -> ServerProcess:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Process id of tritonserver, and of the session that all its processes are in."""
+        if self._process is None:
+            raise ServerError("tritonserver was not started")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server's process; `wait_ready` then says when it serves."""
+        installation = find_installation(self.config.tritonserver)
+        command = [str(installation.binary), *installation.arguments, *self._arguments()]
+        if self.config.cache_bytes and installation.caches.is_dir():
+            command += [
+                f"--cache-config=local,size={self.config.cache_bytes}",
+                f"--cache-directory={installation.caches}",
+            ]
+        self._process = subprocess.Popen(
+            [*command, *self.config.arguments],
+            env={**os.environ, **installation.environment, **self.config.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=dying_with(os.getpid()),
+        )
+        assert self._process.stdout is not None
+        self._pump = Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
+        self._pump.start()
+
+    def _arguments(self) -> list[str]:
+        arguments = [
+            f"--model-repository={self.config.repository.resolve()}",
+            # Explicit, so that the orchestrator may reload a worker whose process died.
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            "--disable-auto-complete-config",
+            f"--exit-timeout-secs={self.config.exit_timeout_seconds}",
+            f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
+            f"--backend-config=python,thread-pool-size={THREADS_PER_MODEL}",
+            f"--http-restricted-api={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
+            f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
+        ]
+        for name in ("http", "grpc", "metrics"):
+            host, _, port = getattr(self, name).rpartition(":")
+            arguments += [f"--{name}-address={host}", f"--{name}-port={port}"]
+        return arguments
+
+    def _keep_output(self, output: IO[str]) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(output)
+            log = stack.enter_context(self.config.log.open("w")) if self.config.log else None
+            for line in output:
+                self._tail.append(line.rstrip("\n"))
+                if log:
+                    log.write(line)
+                    log.flush()
+                if self.config.echo:
+                    sys.stderr.write(line)
+
+    def wait_ready(self, timeout: float = 300.0) -> None:
+        """Return once every model serves; raises ServerError if the server stops or is late."""
+        deadline = time.monotonic() + timeout
+        while not self.is_ready():
+            if self._process is None or self._process.poll() is not None:
+                if self._pump:
+                    self._pump.join(timeout=5)
+                raise ServerError(explain(list(self._tail)))
+            if time.monotonic() > deadline:
+                raise ServerError(f"tritonserver is not ready after {timeout:.0f} s")
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        """Whether the server answers that all its models are ready."""
+        host, _, port = self.http.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=5)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def output(self) -> str:
+        """The last lines that the server and its models have written."""
+        return "\n".join(self._tail)
+
+    def processes(self) -> list[int]:
+        """Ids of the server's living processes."""
+        return [] if self._process is None else session_members(self._process.pid)
+
+    def regions(self) -> list[Path]:
+        """The shared-memory regions of the server's models."""
+        return sorted(SHARED_MEMORY.glob(self.region_prefix + "*"))
+
+    def stop(self, grace: float = 4.0) -> Leftovers:
+        """Stop the server: SIGTERM, then after `grace` seconds SIGKILL; take away what it left."""
+        if self._process is None:
+            return Leftovers()
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace)
+        wait_until_gone(self.pid, seconds=0.5)
+        processes = tuple(self.processes())
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        wait_until_gone(self.pid, seconds=5.0)
+        regions = tuple(path.name for path in self.regions())
+        for name in regions:
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+        if self._pump:
+            self._pump.join(timeout=5)
+        return Leftovers(processes, regions)
+
+
+def explain(output: list[str]) -> str:
+    """One sentence, from the server's own words, on why it stopped."""
+    text = "\n".join(output)
+    pattern = r"failed to load '(\S+)' version \d+: (?:\w+: )?(.+?)(?:\"|\\n)"
+    failures = dict(re.findall(pattern, text))
+    if failures:
+        reasons = "; ".join(f"model {name}: {reason}" for name, reason in failures.items())
+        return f"tritonserver stopped, since a model did not load: {reasons}"
+    taken = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
+    if taken:
+        return f"tritonserver stopped, since {taken[2]} ({taken[1]}) is taken by another program"
+    errors = re.findall(r'^E\d{4} \S+ \d+ \S+\] "(.*)"$', text, re.MULTILINE)
+    errors = [error for error in errors if "CudaDriverHelper" not in error]  # no GPU: harmless
+    last = (errors or [line for line in output if line.strip()])[-6:]
+    return "\n".join(["tritonserver stopped; its last words were:", *(last or ["(none)"])])

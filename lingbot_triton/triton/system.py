@@ -1,0 +1,73 @@
+"""What starting and stopping a server needs from Linux: ports, process sessions, parental death."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PORTS = range(20_000, 32_000)
+"""Where free ports are looked for: below those the kernel gives to outgoing connections."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether a server could listen on the port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(host: str) -> Iterator[int]:
+    """Different ports that are free now, in random order."""
+    for port in random.sample(PORTS, len(PORTS)):
+        if port_is_free(host, port):
+            yield port
+
+
+def session_members(session: int) -> list[int]:
+    """Ids of the living processes of a session (`setsid`), zombies left out."""
+    members = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            # pid (name) state parent group session …; the name may hold anything
+            state, _, _, owner = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        if int(owner) == session and state not in "ZX":
+            members.append(int(folder.name))
+    return sorted(members)
+
+
+def wait_until_gone(session: int, seconds: float) -> None:
+    """Return when the session has no living process, at the latest after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while session_members(session) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def dying_with(parent: int) -> Callable[[], None]:
+    """What a child calls before it becomes another program: SIGTERM when its parent is gone.
+
+    Linux counts the parent as gone when the *thread* that started the child ends.
+    """
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,170 @@
+"""The server here is a shell script: what is tested is starting, waiting and stopping."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lingbot_triton.triton.server import (
+    SHARED_MEMORY,
+    Leftovers,
+    ServerConfig,
+    ServerError,
+    ServerProcess,
+    explain,
+)
+
+MODEL_FAILED = (
+    """E1129 16:28:07.9 80 model_lifecycle.cc:642] "failed to load 'denoise' version 1: """
+    r"""Internal: SettingsError: max_sessions is 99\n\nAt:\n  /model.py(4): initialize\n" """
+)
+PORT_TAKEN = (
+    'E1129 16:24:19.7 65 main.cc:245] "failed to start GRPC service: '
+    "Unavailable - Socket '127.0.0.1:18101' already in use \""
+)
+NO_GPU = 'E1129 16:28:09.0 81 server.cc:241] "CudaDriverHelper has not been initialized."'
+
+
+def _server(folder: Path, script: str, **config: object) -> ServerProcess:
+    program = folder / "tritonserver"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return ServerProcess(ServerConfig(tritonserver=program, **config))  # type: ignore[arg-type]
+
+
+def _wait_for(text: str, server: ServerProcess) -> None:
+    deadline = time.monotonic() + 10
+    while text not in server.output() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert text in server.output()
+
+
+def test_a_server_gets_three_ports_and_only_local_addresses(tmp_path: Path) -> None:
+    server = _server(tmp_path, 'for a in "$@"; do echo "$a"; done', grpc_port=12345)
+    server.start()
+    _wait_for("--metrics-port", server)
+    server.stop()
+    addresses = [server.http, server.grpc, server.metrics]
+    assert server.grpc == "127.0.0.1:12345"
+    assert len(set(addresses)) == 3
+    told = server.output().splitlines()
+    for name, address in zip(("http", "grpc", "metrics"), addresses, strict=True):
+        assert f"--{name}-address=127.0.0.1" in told
+        assert f"--{name}-port={address.rpartition(':')[2]}" in told
+
+
+def test_the_environment_reaches_the_server(tmp_path: Path) -> None:
+    server = _server(
+        tmp_path, 'echo "got $LINGBOT_DEVICE"', environment={"LINGBOT_DEVICE": "cuda:3"}
+    )
+    server.start()
+    _wait_for("got cuda:3", server)
+    server.stop()
+
+
+def test_output_goes_to_the_log(tmp_path: Path) -> None:
+    server = _server(tmp_path, "echo one; echo two >&2", log=tmp_path / "log")
+    server.start()
+    _wait_for("two", server)
+    server.stop()
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+
+
+def test_a_server_that_ends_early_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="its last words were:\nno such option"):
+        _server(tmp_path, "echo no such option; exit 1").__enter__()
+
+
+def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
+    server = _server(tmp_path, "exec sleep 60")
+    server.start()
+    with pytest.raises(ServerError, match="not ready after 0 s"):
+        server.wait_ready(timeout=0.2)
+    assert server.processes() == [server.pid]
+    assert server.stop() == Leftovers()
+    assert server.processes() == []
+
+
+def test_a_server_that_answers_is_ready(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = _server(tmp_path, "exec sleep 60", http_port=listener.getsockname()[1])
+        listener.settimeout(10)
+        assert not _answering(listener, server, "400 Bad Request")
+        assert _answering(listener, server, "200 OK")
+
+
+def _answering(listener: socket.socket, server: ServerProcess, status: str) -> bool:
+    with ThreadPoolExecutor() as pool:
+        ready = pool.submit(server.is_ready)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+        return ready.result()
+
+
+def test_stopping_kills_what_does_not_stop_by_itself(tmp_path: Path) -> None:
+    server = _server(tmp_path, "trap '' TERM; sleep 60 & echo up; wait; wait")
+    server.start()
+    _wait_for("up", server)
+    members = server.processes()
+    assert len(members) == 2
+    started = time.monotonic()
+    left = server.stop(grace=0.2)
+    assert time.monotonic() - started < 4
+    assert set(left.processes) == set(members)
+    assert server.processes() == []
+
+
+def test_stopping_kills_the_orphans_of_a_server_that_is_gone(tmp_path: Path) -> None:
+    server = _server(tmp_path, "sleep 60 & echo $!")
+    server.start()
+    server._process.wait(10)  # type: ignore[union-attr]
+    orphans = server.processes()
+    assert len(orphans) == 1
+    assert server.stop().processes == tuple(orphans)
+    assert server.processes() == []
+
+
+def test_stopping_removes_only_the_regions_of_this_server(tmp_path: Path) -> None:
+    server = _server(tmp_path, "exec sleep 60")
+    mine = SHARED_MEMORY / f"{server.region_prefix}of-a-killed-worker"
+    other = SHARED_MEMORY / f"not-{server.region_prefix}{os.getpid()}"
+    server.start()
+    try:
+        mine.touch()
+        other.touch()
+        assert server.stop().regions == (mine.name,)
+        assert not mine.exists()
+        assert other.exists()
+    finally:
+        other.unlink()
+
+
+def test_stopping_what_was_never_started_is_nothing() -> None:
+    assert ServerProcess().stop() == Leftovers()
+
+
+def test_an_error_in_a_model_is_one_sentence() -> None:
+    assert explain([NO_GPU, MODEL_FAILED.strip(), "error: creating server"]) == (
+        "tritonserver stopped, since a model did not load: "
+        "model denoise: SettingsError: max_sessions is 99"
+    )
+
+
+def test_a_taken_port_is_named() -> None:
+    assert explain([NO_GPU, PORT_TAKEN]) == (
+        "tritonserver stopped, since 127.0.0.1:18101 (GRPC) is taken by another program"
+    )
+
+
+def test_other_errors_are_quoted_without_the_harmless_ones() -> None:
+    poll = "E1129 16:28:09.0 81 repo.cc:1] \"Poll failed for model directory 'x'\""
+    assert explain([NO_GPU, poll, "| table |"]) == (
+        "tritonserver stopped; its last words were:\nPoll failed for model directory 'x'"
+    )
