@@ -84,6 +84,10 @@ class SessionOptions:
     max_area: int = 480 * 832
     decode_frames: int = 1
     """Latent frames decoded, and sent, at a time."""
+    prefetch_depth: int | None = None
+    """Conditions encoded ahead; None takes the server's own depth, which is also the most."""
+    commit_inline: bool = False
+    """Whether decoding waits for the commit: slower, for comparison only."""
     trace: bool = False
     """Whether the closing summary carries the spans of every stage."""
 
@@ -134,6 +138,8 @@ class SessionOptions:
         _between("pitch_limit_degrees", self.pitch_limit_degrees, 0, 89.9)
         _between("max_area", self.max_area, MINIMUM_SIDE**2, MAXIMUM_AREA)
         _between("decode_frames", self.decode_frames, 1, CHUNK_LATENT_FRAMES)
+        if self.prefetch_depth is not None:
+            _between("prefetch_depth", self.prefetch_depth, 0, 8)
         if self.intrinsics is not None:
             _between("intrinsics fx", self.intrinsics[0], 1e-3, 1e6)
             _between("intrinsics fy", self.intrinsics[1], 1e-3, 1e6)

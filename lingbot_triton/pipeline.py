@@ -1,0 +1,268 @@
+"""The way of one control: condition, denoise, frames; beside it the commit and the next condition.
+
+The stages are behind an interface, and tensors are opaque: nothing here knows torch or Triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from lingbot_triton.errors import WorldError
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
+from lingbot_triton.session import Condition, Control, EndReason, Session
+
+log = logging.getLogger(__name__)
+Clock = Callable[[], float]
+Result = TypeVar("Result")
+
+RELEASE_ORDER = ("decode", "denoise", "condition")
+"""Stages in the order in which a session gives back what it holds there."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a session starts from: an RGB picture [h, w, 3] uint8 and a prompt."""
+
+    picture: Any
+    prompt: str
+
+
+@dataclass(frozen=True)
+class FramePart:
+    """Some frames of a chunk, decoded together, with what a client wants to know of them."""
+
+    chunk_index: int
+    frame_index: int
+    frames: Any
+    part: int
+    parts: int
+    keys: str | None
+    milliseconds: dict[str, float]
+
+    @property
+    def last(self) -> bool:
+        return self.part == self.parts - 1
+
+
+class Stages(Protocol):
+    """The four stages as a session sees them; every call raises StageFailed or StageTimeout."""
+
+    async def open_condition(self, session: Session, picture: Any) -> None: ...
+
+    async def encode_prompt(self, session: Session, prompt: str) -> Any: ...
+
+    async def open_denoise(self, session: Session, context: Any) -> None: ...
+
+    async def open_decode(self, session: Session) -> None: ...
+
+    async def condition(self, session: Session, chunk_index: int) -> Condition: ...
+
+    async def denoise(self, session: Session, control: Control, condition: Condition) -> Any: ...
+
+    async def commit(self, session: Session, chunk_index: int) -> None: ...
+
+    async def decode(self, session: Session, latent: Any, first: int, count: int) -> Any: ...
+
+    async def close(self, session: Session, stage: str) -> None: ...
+
+
+SendPart = Callable[[FramePart], Awaitable[None]]
+
+
+class Pipeline:
+    """Runs sessions over stages; it holds nothing of a session itself."""
+
+    def __init__(self, stages: Stages, clock: Clock) -> None:
+        self.stages = stages
+        self.clock = clock
+
+    async def open_session(self, session: Session, opening: Opening) -> None:
+        """Build the session's state in every stage; its prefetch starts before this returns."""
+
+        async def condition() -> None:
+            await self._open(session, "condition", self.stages.open_condition, opening.picture)
+            self.refill(session)
+
+        async def denoise() -> None:
+            embed = self.stages.encode_prompt
+            context = await self._call(session, "prompt", 0, embed, opening.prompt)
+            await self._open(session, "denoise", self.stages.open_denoise, context)
+
+        async def decode() -> None:
+            await self._open(session, "decode", self.stages.open_decode)
+
+        parts = [session.start(part()) for part in (condition, denoise, decode)]
+        await asyncio.gather(*parts)
+
+    def refill(self, session: Session) -> None:
+        """Request conditions until the window is full, one after another, in the background."""
+        running = session.prefetch is not None and not session.prefetch.done()
+        if session.conditions.may_request and not running:
+            session.prefetch = session.start(self._prefetch(session))
+
+    async def _prefetch(self, session: Session) -> None:
+        while session.conditions.may_request:
+            await self._encode(session)
+
+    async def _encode(self, session: Session) -> None:
+        index, future = session.conditions.request()
+        session.condition_calls += 1
+        condition = await self._call(session, "condition", index, self.stages.condition, index)
+        session.conditions.arrived(future, condition)
+
+    async def run_chunk(self, session: Session, control: Control, send: SendPart) -> None:
+        """One control through the house; returns when its frames are sent.
+
+        The denoise lane is held until the commit is done, the decode lane until the last part is
+        sent. Both are first come, first served, and the decode lane is entered from within the
+        denoise lane, so frames leave in order, and at most one latent waits for a decoder.
+        """
+        async with session.denoise_lane:
+            session.check()
+            await session.opened.wait()
+            entered = self.clock()
+            condition = await self._take_condition(session)
+            session.controls.begin()
+            denoising = self.clock()
+            latent = await self._call(
+                session, "denoise", control.chunk_index, self.stages.denoise, control, condition
+            )
+            denoised = self.clock()
+            commit = self._start_commit(session, control.chunk_index)
+            session.conditions.release()
+            self.refill(session)
+            if session.options.commit_inline:
+                await commit
+            await session.decode_lane.acquire()
+            times = {
+                "queue": _ms(entered - control.accepted_at),
+                "condition_wait": _ms(denoising - entered),
+                "denoise": _ms(denoised - denoising),
+            }
+            frames = session.start(self._send_frames(session, control, latent, times, send))
+            await commit
+        await frames
+
+    async def _take_condition(self, session: Session) -> Condition:
+        if session.conditions.empty:  # nothing is encoded ahead at depth 0
+            await self._encode(session)
+        return await session.conditions.take()
+
+    def _start_commit(self, session: Session, chunk_index: int) -> asyncio.Task[None]:
+        call = self._call(session, "commit", chunk_index, self.stages.commit, chunk_index)
+        return session.start(call)
+
+    async def _send_frames(
+        self,
+        session: Session,
+        control: Control,
+        latent: Any,
+        times: dict[str, float],
+        send: SendPart,
+    ) -> None:
+        """Decode a chunk part by part; a part is sent while the next one is decoded."""
+        sending: asyncio.Task[None] | None = None
+        try:
+            step = session.options.decode_frames
+            firsts = range(0, CHUNK_LATENT_FRAMES, step)
+            for part, first in enumerate(firsts):
+                count = min(step, CHUNK_LATENT_FRAMES - first)
+                started = self.clock()
+                frames = await self._call(
+                    session, "decode", control.chunk_index, self.stages.decode, latent, first, count
+                )
+                now = self.clock()
+                elapsed = {"decode": _ms(now - started), "since_acceptance": _ms(now - control.accepted_at)}
+                keys = control.keys if control.poses is None else None
+                frame_index = session.frames_sent
+                session.frames_sent += video_frames(count, first=frame_index == 0)
+                message = FramePart(
+                    control.chunk_index, frame_index, frames, part, len(firsts), keys, times | elapsed
+                )
+                if sending is not None:
+                    await sending
+                if message.last:
+                    session.chunks_done += 1
+                sending = session.start(
+                    self._call(session, "send", control.chunk_index, _send, send, message)
+                )
+            if sending is not None:
+                await sending
+        finally:
+            session.decode_lane.release()
+
+    async def end_session(self, session: Session, reason: EndReason) -> None:
+        """The one way a session ends, whatever the reason; returns when all is released.
+
+        END lets the admitted chunks finish. Every other reason drops them; a call that a stage is
+        in the middle of is waited for, since no stage lets go of a session while it works on it.
+        """
+        if session.ending is None:
+            session.ending = asyncio.get_running_loop().create_task(self._end(session, reason))
+        await asyncio.shield(session.ending)
+
+    async def _end(self, session: Session, reason: EndReason) -> None:
+        session.closing = True
+        # No chunk follows the admitted ones, so no condition after theirs is needed.
+        session.conditions.last = session.controls.next_index - 1
+        if reason is EndReason.END:
+            await _settled(session.work, stop=lambda: session.failure is not None)
+        session.end_reason = EndReason.FAILED if session.failure is not None else reason
+        for task in list(session.work):
+            task.cancel()
+        await _settled(session.work)
+        await _settled(session.calls)
+        session.conditions.discard()
+        for stage in RELEASE_ORDER:
+            if stage in session.stages_open:
+                await self._close(session, stage)
+
+    async def _close(self, session: Session, stage: str) -> None:
+        try:
+            await self.stages.close(session, stage)
+        except WorldError as error:
+            # The state is gone with its worker, or the worker's own sweeper will drop it.
+            log.warning("closing %s of session %s: %s", stage, session.epoch, error)
+        session.stages_open.discard(stage)
+
+    async def _open(
+        self, session: Session, stage: str, opener: Callable[..., Awaitable[None]], *arguments: Any
+    ) -> None:
+        # Counted as open from the attempt on: a call that was answered late may have succeeded.
+        session.stages_open.add(stage)
+        await self._call(session, f"open {stage}", 0, opener, *arguments)
+
+    async def _call(
+        self,
+        session: Session,
+        name: str,
+        chunk_index: int,
+        method: Callable[..., Awaitable[Result]],
+        *arguments: Any,
+    ) -> Result:
+        """Await `method(session, *arguments)`, unharmed by cancellation, and note its span."""
+        started = self.clock()
+        try:
+            return await session.call(method(session, *arguments))
+        finally:
+            if session.options.trace:
+                session.spans.append((name, chunk_index, started, self.clock()))
+
+
+async def _send(session: Session, send: SendPart, message: FramePart) -> None:
+    await send(message)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+async def _settled(tasks: set[Any], stop: Callable[[], bool] = lambda: False) -> None:
+    """Wait until the set is empty (its members leave it when they are done) or `stop()`."""
+    while tasks and not stop():
+        await asyncio.wait(list(tasks), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)  # lets the done-callbacks empty the set
