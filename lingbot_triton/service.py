@@ -252,7 +252,7 @@ class Service:
 
     async def _close(self, session: Session, reply: Reply) -> None:
         await self._end(session, EndReason.END)
-        await reply.send(Answer(CLOSED, info=self._summary(session)), last=True)
+        await reply.send(Answer(CLOSED, info=self._closing_info(session)), last=True)
 
     async def _end(self, session: Session, reason: EndReason) -> None:
         """End `session` and forget it, once; everybody who asks waits for the same end."""
@@ -260,10 +260,14 @@ class Service:
         await self.pipeline.end_session(session, reason)
         if first:
             self.table.remove(session)
-            log.info("session ended %s", json.dumps({"epoch": session.epoch} | self._summary(session)))
+            line = {"epoch": session.epoch} | self._summary(session)
+            log.info("session ended %s", json.dumps(line))
 
     def _summary(self, session: Session) -> dict[str, Any]:
-        summary = session.summary() | {"seconds": round(self.clock() - session.opened_at, 3)}
+        return session.summary() | {"seconds": round(self.clock() - session.opened_at, 3)}
+
+    def _closing_info(self, session: Session) -> dict[str, Any]:
+        summary = self._summary(session)
         if session.options.trace:
             summary["spans"] = [
                 [name, chunk, round(start - session.opened_at, 6), round(end - session.opened_at, 6)]

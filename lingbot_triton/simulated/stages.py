@@ -1,0 +1,143 @@
+"""The stages' interface with real geometry and payloads; the work is a sleep of the profile's cost.
+
+What each stage passes on carries the session's fingerprint and the chunk's index, and each stage
+checks what it is given, so a chunk that took a wrong turn fails instead of looking right.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions, video_frames
+from lingbot_triton.settings import Settings
+from lingbot_triton.simulated.marks import Mark, fingerprint, write_mark
+from lingbot_triton.simulated.profiles import CostProfile, find_profile
+from lingbot_triton.stages import Arrays, Parameters
+
+SimulatedStage = TypeVar("SimulatedStage", bound="_Simulated")
+
+
+@dataclass
+class SimulatedState:
+    """One session in one simulated stage."""
+
+    geometry: Geometry
+    fingerprint: int
+    chunk_index: int = 0
+    latent_frames: int = 0
+    frames: int = 0
+    committed: bool = True
+
+
+class _Simulated:
+    def __init__(self, profile: CostProfile) -> None:
+        self.profile = profile
+
+    @classmethod
+    def load(cls: type[SimulatedStage], settings: Settings) -> SimulatedStage:
+        return cls(find_profile(settings.simulated, settings.simulated_scale))
+
+    def open(self, arrays: Arrays, parameters: Parameters) -> SimulatedState:
+        geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
+        options = SessionOptions.parse(str(parameters["options"]))
+        return SimulatedState(geometry, fingerprint(options.seed))
+
+    def commit(self, state: SimulatedState) -> None:
+        raise RuntimeError(f"{type(self).__name__} has nothing to commit")
+
+    def close(self, state: SimulatedState) -> None:
+        pass
+
+
+class SimulatedPrompt(_Simulated):
+    """Any prompt becomes the same small embedding."""
+
+    def encode(self, prompt: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        return np.zeros((8, 64), np.float32)
+
+
+class SimulatedCondition(_Simulated):
+    """Conditions that carry their chunk's index; none is ever steady."""
+
+    def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
+        _check("condition", state.chunk_index, int(parameters["chunk_index"]))
+        _spend(self.profile.condition)
+        condition = _payload(20, state, CHUNK_LATENT_FRAMES)
+        state.chunk_index += 1
+        return {"condition": condition, "steady": np.array([False])}
+
+
+class SimulatedDenoise(_Simulated):
+    """Latents that carry the session's fingerprint and the chunk's index."""
+
+    def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
+        _check("denoise", state.chunk_index, int(parameters["chunk_index"]))
+        _check_payload("condition", arrays["condition"], state)
+        if not state.committed:
+            raise RuntimeError("a chunk is denoised before the last one was committed")
+        for cost in self.profile.denoise_steps:
+            _spend(cost)
+        latent = _payload(16, state, CHUNK_LATENT_FRAMES)
+        state.chunk_index += 1
+        state.committed = False
+        return {"latent": latent, "step_ms": np.array(self.profile.denoise_steps, np.float32)}
+
+    def commit(self, state: SimulatedState) -> None:
+        _spend(self.profile.commit)
+        state.committed = True
+
+
+class SimulatedDecode(_Simulated):
+    """Grey frames with a mark each."""
+
+    def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
+        latent = arrays["latent"]
+        _check_payload("latent", latent, state)
+        count = latent.shape[1]
+        _spend(self.profile.decode_per_latent_frame * count)
+        frames = np.empty(
+            (
+                video_frames(count, first=state.frames == 0),
+                state.geometry.height,
+                state.geometry.width,
+                3,
+            ),
+            np.uint8,
+        )
+        frames.fill(128)
+        for frame in frames:
+            write_mark(frame, Mark(state.fingerprint, state.chunk_index, state.frames))
+            state.frames += 1
+        state.latent_frames += count
+        state.chunk_index = state.latent_frames // CHUNK_LATENT_FRAMES
+        return {"frames": frames}
+
+
+def _spend(milliseconds: float) -> None:
+    if milliseconds > 0:
+        time.sleep(milliseconds / 1000)
+
+
+def _payload(channels: int, state: SimulatedState, frames: int) -> np.ndarray[Any, Any]:
+    """An array of the real size; its first two numbers are the fingerprint and the chunk."""
+    array = np.zeros((channels, frames, *state.geometry.latent), np.float32)
+    array[0] = state.fingerprint
+    array[1] = state.chunk_index
+    return array
+
+
+def _check(what: str, expected: int, given: int) -> None:
+    if expected != given:
+        raise RuntimeError(f"{what} is at chunk {expected}, not {given}")
+
+
+def _check_payload(what: str, array: np.ndarray[Any, Any], state: SimulatedState) -> None:
+    found = (int(array[0, 0, 0, 0]), int(array[1, 0, 0, 0]))
+    if found != (state.fingerprint, state.chunk_index):
+        raise RuntimeError(
+            f"{what} of (session, chunk) {found} came for {(state.fingerprint, state.chunk_index)}"
+        )

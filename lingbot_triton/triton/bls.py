@@ -1,0 +1,169 @@
+"""The stages as the orchestrator reaches them: one blocking call to another model at a time.
+
+Each stage has a thread pool of its own. The pool is also the bound on calls in flight: Triton
+gives an instance 32 threads for calls and responses together, and one call too many stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from lingbot_triton import protocol
+from lingbot_triton.errors import StageTimeout
+from lingbot_triton.protocol import ModelSpec
+from lingbot_triton.session import Condition, Control, Session
+from lingbot_triton.triton.codec import FLAG_END, FLAG_START
+from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
+
+CALLS_PER_STAGE = 6
+PROMPT_CALLS = 2
+CLOSE_SECONDS = 10.0
+
+
+class TritonStages:
+    """`pipeline.Stages` over BLS requests."""
+
+    def __init__(self, secret: bytes, timeout_seconds: float) -> None:
+        self._secret = secret
+        self._timeout = timeout_seconds
+        self._pools = {
+            spec.name: ThreadPoolExecutor(calls, thread_name_prefix=spec.name)
+            for spec, calls in (
+                (protocol.PROMPT_MODEL, PROMPT_CALLS),
+                (protocol.CONDITION_MODEL, CALLS_PER_STAGE),
+                (protocol.DENOISE_MODEL, CALLS_PER_STAGE),
+                (protocol.DECODE_MODEL, CALLS_PER_STAGE),
+            )
+        }
+
+    def shut_down(self) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def encode_prompt(self, session: Session, prompt: str) -> Any:
+        spec = protocol.PROMPT_MODEL
+        inputs = {protocol.PROMPT.name: np.array([prompt.encode()], dtype=object)}
+        (context,) = await self._call(spec, None, inputs, {}, 0, (protocol.CONTEXT.name,))
+        return context
+
+    async def open_condition(self, session: Session, picture: Any) -> None:
+        inputs = {protocol.PICTURE.name: picture}
+        await self._open(protocol.CONDITION_MODEL, session, inputs)
+
+    async def open_denoise(self, session: Session, context: Any) -> None:
+        await self._open(protocol.DENOISE_MODEL, session, {protocol.CONTEXT.name: context})
+
+    async def open_decode(self, session: Session) -> None:
+        await self._open(protocol.DECODE_MODEL, session, {})
+
+    async def condition(self, session: Session, chunk_index: int) -> Condition:
+        outputs = (protocol.CONDITION.name, protocol.STEADY.name)
+        tensor, steady = await self._step(
+            protocol.CONDITION_MODEL, session, {}, {"chunk_index": chunk_index}, outputs
+        )
+        # A session keeps conditions for as long as the person takes to act: a copy leaves
+        # Triton's shared memory free for others.
+        return Condition(tensor.as_numpy().copy(), bool(steady.as_numpy()[0]))
+
+    async def denoise(self, session: Session, control: Control, condition: Condition) -> Any:
+        inputs = {protocol.CONDITION.name: condition.tensor}
+        if control.poses is not None:
+            inputs[protocol.CAMERA_POSES.name] = control.poses
+        parameters: dict[str, str | int] = {
+            "chunk_index": control.chunk_index,
+            "keys": control.keys,
+        }
+        outputs = (protocol.LATENT.name,)
+        (latent,) = await self._step(
+            protocol.DENOISE_MODEL, session, inputs, parameters, outputs
+        )
+        return latent.as_numpy().copy()
+
+    async def commit(self, session: Session, chunk_index: int) -> None:
+        spec = protocol.DENOISE_MODEL
+        await self._call(spec, session, {}, {"op": "commit", "chunk_index": chunk_index}, 0, ())
+
+    async def decode(self, session: Session, latent: Any, first: int, count: int) -> Any:
+        inputs = {protocol.LATENT.name: latent[:, first : first + count]}
+        outputs = (protocol.FRAMES.name,)
+        (frames,) = await self._step(protocol.DECODE_MODEL, session, inputs, {}, outputs)
+        return frames
+
+    async def close(self, session: Session, stage: str) -> None:
+        spec = next(spec for spec in protocol.WORKERS if spec.name == stage)
+        call = self._call(spec, session, {}, {"op": "close"}, FLAG_END, ())
+        try:
+            await asyncio.wait_for(call, CLOSE_SECONDS)
+        except asyncio.TimeoutError:
+            raise StageTimeout(f"{stage} did not close within {CLOSE_SECONDS:g} s") from None
+
+    async def _open(self, spec: ModelSpec, session: Session, inputs: dict[str, Any]) -> None:
+        assert session.geometry is not None
+        parameters: dict[str, str | int] = {
+            "op": "open",
+            "height": session.geometry.height,
+            "width": session.geometry.width,
+            "options": session.options.to_json(),
+        }
+        await self._call(spec, session, inputs, parameters, FLAG_START, ())
+
+    async def _step(
+        self,
+        spec: ModelSpec,
+        session: Session,
+        inputs: dict[str, Any],
+        parameters: dict[str, str | int],
+        outputs: Sequence[str],
+    ) -> list[Any]:
+        return await self._call(spec, session, inputs, parameters | {"op": "step"}, 0, outputs)
+
+    async def _call(
+        self,
+        spec: ModelSpec,
+        session: Session | None,
+        inputs: dict[str, Any],
+        parameters: dict[str, str | int],
+        flags: int,
+        outputs: Sequence[str],
+    ) -> list[Any]:
+        """One request to a model and its one response; raises what the model answered with."""
+        loop = asyncio.get_running_loop()
+        epoch = session.epoch if session is not None else None
+        arguments = (spec, epoch, inputs, parameters, flags, outputs)
+        call = loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
+        try:
+            return await asyncio.wait_for(call, self._timeout)
+        except asyncio.TimeoutError:
+            raise StageTimeout(f"{spec.name} took longer than {self._timeout:g} s") from None
+
+    def _execute(
+        self,
+        spec: ModelSpec,
+        epoch: str | None,
+        inputs: dict[str, Any],
+        parameters: dict[str, str | int],
+        flags: int,
+        outputs: Sequence[str],
+    ) -> list[Any]:
+        sequence: dict[str, Any] = {}
+        if epoch is not None:
+            sequence = {"correlation_id": epoch, "flags": flags}
+        request = pb_utils.InferenceRequest(
+            model_name=spec.name,
+            requested_output_names=list(outputs),
+            inputs=[text_tensor(protocol.SECRET.name, self._secret), *to_tensors(inputs)],
+            parameters=parameters,
+            **sequence,
+        )
+        response = request.exec()
+        if response.has_error():
+            raise from_triton_error(spec.name, response.error().message())
+        by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
+        return [by_name[name] for name in outputs]
+

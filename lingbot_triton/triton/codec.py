@@ -1,0 +1,149 @@
+"""Arrays of a Triton request to a `service.Request`, and an `Answer` to arrays of a response."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from lingbot_triton import protocol
+from lingbot_triton.errors import BadRequest, WorldError
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
+from lingbot_triton.service import Answer, Request, Start
+from lingbot_triton.session import Control, SessionId
+from lingbot_triton.settings import Settings
+from lingbot_triton.stages import Arrays
+
+FLAG_START = 1
+FLAG_END = 2
+ONLY_AT_START = (protocol.IMAGE.name, protocol.PROMPT.name, protocol.OPTIONS.name)
+MAX_TOKEN_BYTES = 256
+MAX_KEY_ELEMENTS = 64
+RIGID_TOLERANCE = 1e-3
+"""How far a rotation may be from orthonormal; single precision alone gives about 1e-6."""
+
+
+def decode_request(
+    arrays: Arrays, session_id: SessionId, flags: int, now: float, settings: Settings
+) -> Request:
+    """Read one request; what cannot be read becomes its `error`, so that flags still count."""
+    starts, end = bool(flags & FLAG_START), bool(flags & FLAG_END)
+    token, start, control, error = b"", None, None, None
+    try:
+        token = _token(arrays)
+        start = _start(arrays, settings) if starts else _not_at_start(arrays)
+        control = _control(arrays, now)
+    except WorldError as problem:
+        error = problem
+    return Request(session_id, token, start, end, control, error, starts)
+
+
+def encode_answer(answer: Answer) -> Arrays:
+    """Every output but the frames; where an answer has none, frames are [0, 1, 1, 3]."""
+    arrays: Arrays = {
+        protocol.STATUS.name: _text(answer.status),
+        protocol.MESSAGE.name: _text(answer.message),
+        protocol.CHUNK_INDEX_OUT.name: np.array([answer.chunk_index], np.int32),
+        protocol.FRAME_INDEX.name: np.array([answer.frame_index], np.int32),
+        protocol.INFO.name: _text(json.dumps(answer.info)),
+    }
+    if answer.frames is None:
+        arrays[protocol.FRAMES.name] = np.zeros((0, 1, 1, 3), np.uint8)
+    return arrays
+
+
+def _text(text: str) -> np.ndarray[Any, Any]:
+    return np.array([text.encode()], dtype=object)
+
+
+def _single(arrays: Arrays, spec: protocol.TensorSpec, limit: int) -> bytes | None:
+    """The one byte string of an input, None where the input is absent."""
+    array = arrays.get(spec.name)
+    if array is None:
+        return None
+    if array.size != 1:
+        raise BadRequest(f"{spec.name} must hold 1 string, not {array.size}")
+    value = array.reshape(-1)[0]
+    data = value if isinstance(value, bytes) else str(value).encode()
+    if len(data) > limit:
+        raise BadRequest(f"{spec.name} has {len(data)} bytes; at most {limit} are taken")
+    return data
+
+
+def _token(arrays: Arrays) -> bytes:
+    return _single(arrays, protocol.TOKEN, MAX_TOKEN_BYTES) or b""
+
+
+def _not_at_start(arrays: Arrays) -> None:
+    for name in ONLY_AT_START:
+        if name in arrays:
+            raise BadRequest(f"{name} is given at START only")
+
+
+def _start(arrays: Arrays, settings: Settings) -> Start:
+    image = _single(arrays, protocol.IMAGE, settings.max_picture_bytes)
+    prompt = _single(arrays, protocol.PROMPT, settings.max_prompt_bytes)
+    options = _single(arrays, protocol.OPTIONS, settings.max_options_bytes)
+    if not image:
+        raise BadRequest("START needs an image: the bytes of a PNG, JPEG or WebP file")
+    if prompt is None:
+        raise BadRequest("START needs a prompt")
+    try:
+        text = prompt.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the prompt is not UTF-8: {error.reason} at byte {error.start}") from None
+    defaults = SessionOptions(max_area=settings.default_area)
+    return Start(image, text, SessionOptions.parse(options or b"{}", defaults))
+
+
+def _control(arrays: Arrays, now: float) -> Control | None:
+    index = arrays.get(protocol.CHUNK_INDEX.name)
+    keys = arrays.get(protocol.KEYS_HELD.name)
+    poses = arrays.get(protocol.POSES.name)
+    if index is None:
+        if keys is not None or poses is not None:
+            raise BadRequest("a control needs a chunk_index")
+        return None
+    if index.size != 1:
+        raise BadRequest(f"chunk_index must hold 1 number, not {index.size}")
+    chunk_index = int(index.reshape(-1)[0])
+    if chunk_index < 0:
+        raise BadRequest(f"chunk_index is {chunk_index}; it must not be negative")
+    if keys is not None and poses is not None:
+        raise BadRequest("a control is keys or poses, not both")
+    if poses is not None:
+        return Control(chunk_index, now, poses=_poses(poses))
+    return Control(chunk_index, now, keys=_keys(keys))
+
+
+def _keys(array: np.ndarray[Any, Any] | None) -> str:
+    """Keys held, in the order of `protocol.KEYS`, each once."""
+    if array is None:
+        return ""
+    if array.size > MAX_KEY_ELEMENTS:
+        raise BadRequest(f"keys holds {array.size} strings; at most {MAX_KEY_ELEMENTS} are taken")
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in array.reshape(-1)]
+    held = b"".join(parts).decode(errors="replace")
+    for key in held:
+        if key not in protocol.KEYS:
+            raise BadRequest(f"unknown key {key!r}; keys are {' '.join(protocol.KEYS)}")
+    return "".join(key for key in protocol.KEYS if key in held)
+
+
+def _poses(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rigid camera-to-world matrices as float64 [latent frames, 4, 4]."""
+    if array.shape != (CHUNK_LATENT_FRAMES, 4, 4):
+        raise BadRequest(
+            f"poses has shape {list(array.shape)}; it must be [{CHUNK_LATENT_FRAMES}, 4, 4]"
+        )
+    poses = array.astype(np.float64)
+    if not np.isfinite(poses).all():
+        raise BadRequest("poses holds numbers that are not finite")
+    rotation = poses[:, :3, :3]
+    skew = np.abs(rotation @ rotation.transpose(0, 2, 1) - np.eye(3)).max()
+    if skew > RIGID_TOLERANCE or (np.linalg.det(rotation) < 0).any():
+        raise BadRequest("poses holds a matrix whose rotation part is not a rotation")
+    if np.abs(poses[:, 3] - np.array([0, 0, 0, 1])).max() > RIGID_TOLERANCE:
+        raise BadRequest("poses holds a matrix whose last row is not 0 0 0 1")
+    return poses

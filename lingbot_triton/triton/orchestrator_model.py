@@ -1,0 +1,102 @@
+"""The orchestrator as a Triton model: requests in, `service.Service`, responses out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from lingbot_triton import protocol
+from lingbot_triton.picture import load_picture
+from lingbot_triton.pipeline import Pipeline
+from lingbot_triton.service import Answer, Service
+from lingbot_triton.triton.bls import TritonStages
+from lingbot_triton.triton.codec import decode_request, encode_answer
+from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.secret import forget_secret, server_secret
+from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, to_tensors
+
+log = logging.getLogger(__name__)
+SENDS_IN_FLIGHT = 6
+PICTURES_IN_FLIGHT = 2
+RETURN_DELAY_SECONDS = 0.002
+"""The Python backend keeps for ever what it knows of an `execute` that returned before the
+backend noted it down; nothing but this session's next request waits for the return."""
+
+
+class OrchestratorModel:
+    """One instance, decoupled: every request is answered in the background, whatever happens."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        log_to_triton(args["model_name"])
+        self._settings = settings = instance_settings(args)
+        self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
+        self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
+        self._stages = TritonStages(server_secret(), settings.stage_timeout_seconds)
+        name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
+        self._service = Service(
+            settings,
+            Pipeline(self._stages, time.monotonic),
+            self._load_picture,
+            time.monotonic,
+            {"model": Path(name).name, "simulated": bool(settings.simulated)},
+        )
+
+    async def execute(self, requests: list[Any]) -> None:
+        """Admit in order of arrival. Triton hands over a session's next request on return."""
+        now = time.monotonic()
+        for request in requests:
+            reply = TritonReply(request.get_response_sender(), self._sends)
+            decoded = decode_request(
+                to_arrays(request.inputs()),
+                request.correlation_id(),
+                request.flags(),
+                now,
+                self._settings,
+            )
+            self._service.accept(decoded, reply)
+        await asyncio.sleep(RETURN_DELAY_SECONDS)
+
+    async def _load_picture(self, image: bytes) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pictures, load_picture, image, self._settings)
+
+    def finalize(self) -> None:
+        """Triton calls this when no request is left; the workers drop their states themselves."""
+        self._stages.shut_down()
+        self._sends.shutdown(wait=False, cancel_futures=True)
+        self._pictures.shutdown(wait=False, cancel_futures=True)
+        forget_secret()
+
+
+class TritonReply:
+    """`service.Reply` over a Triton response sender; sending blocks, so it has its own threads."""
+
+    def __init__(self, sender: Any, pool: ThreadPoolExecutor) -> None:
+        self._sender = sender
+        self._pool = pool
+
+    async def send(self, answer: Answer, *, last: bool) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._send, answer, last)
+
+    def _send(self, answer: Answer, last: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+        try:
+            tensors = to_tensors(encode_answer(answer))
+            if answer.frames is not None:
+                tensors.append(to_tensor(protocol.FRAMES.name, answer.frames))
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
+        except Exception:
+            # The client is gone, or Triton refused the response. The request must end anyway.
+            log.exception("a response could not be sent")
+            if last:
+                self._sender.send(flags=flags)
+
+    def cancelled(self) -> bool:
+        return bool(self._sender.is_cancelled())

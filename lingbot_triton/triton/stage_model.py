@@ -1,0 +1,133 @@
+"""One Triton model for every stage: reads requests, keeps sessions' states, answers or refuses."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from lingbot_triton import protocol
+from lingbot_triton.errors import BadRequest, NoSession, StageFailed, WorldError
+from lingbot_triton.settings import Settings
+from lingbot_triton.stages import Arrays, Parameters, SessionStage
+from lingbot_triton.stages.load import load_prompt_stage, load_session_stage
+from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.secret import server_secret
+from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensors, to_triton_error
+
+log = logging.getLogger(__name__)
+STALE_SECONDS = 2 * 3600.0
+"""A state that nobody touched for so long lost its session without a close."""
+
+
+class WorkerModel:
+    """What `prompt` and the session stages share: the seal and the answer to every request."""
+
+    stage: str
+
+    def initialize(self, args: dict[str, str]) -> None:
+        log_to_triton(self.stage)
+        self._secret = server_secret()
+        self.load(instance_settings(args))
+
+    def load(self, settings: Settings) -> None:
+        raise NotImplementedError
+
+    def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
+        raise NotImplementedError
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            arrays = to_arrays(request.inputs())
+            self._check_secret(arrays.pop(protocol.SECRET.name, None))
+            parameters = json.loads(request.parameters() or "{}")
+            outputs = self.run(request, arrays, parameters)
+            return pb_utils.InferenceResponse(to_tensors(outputs))
+        except WorldError as error:
+            return pb_utils.InferenceResponse(error=to_triton_error(error))
+        except Exception as error:
+            log.exception("a request failed")
+            failure = StageFailed(f"{self.stage} failed: {type(error).__name__}")
+            return pb_utils.InferenceResponse(error=to_triton_error(failure))
+
+    def _check_secret(self, given: Any) -> None:
+        secret = given.reshape(-1)[0] if given is not None and given.size == 1 else b""
+        if not isinstance(secret, bytes) or not hmac.compare_digest(secret, self._secret):
+            raise BadRequest(f"{self.stage} is internal: call the orchestrator")
+
+
+class PromptModel(WorkerModel):
+    """`prompt`: no state; its responses may come from Triton's cache."""
+
+    stage = protocol.PROMPT_MODEL.name
+
+    def load(self, settings: Settings) -> None:
+        self._stage = load_prompt_stage(settings)
+
+    def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
+        prompt = arrays[protocol.PROMPT.name].reshape(-1)[0].decode()
+        return {protocol.CONTEXT.name: self._stage.encode(prompt)}
+
+
+@dataclass
+class _Held:
+    state: Any
+    touched: float
+
+
+class SessionStageModel(WorkerModel):
+    """A stage with one state per sequence. Triton says nothing when it drops a sequence."""
+
+    def load(self, settings: Settings) -> None:
+        self._stage: SessionStage = load_session_stage(self.stage, settings)
+        self._held: dict[str, _Held] = {}
+
+    def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
+        epoch = str(request.correlation_id())
+        match parameters.get("op"):
+            case "open":
+                self._drop_stale()
+                self._drop(epoch)
+                state = self._stage.open(arrays, parameters)
+                self._held[epoch] = _Held(state, time.monotonic())
+                return {}
+            case "step":
+                return self._stage.step(self._state(epoch), arrays, parameters)
+            case "commit":
+                self._stage.commit(self._state(epoch))
+                return {}
+            case "close":
+                self._drop(epoch)
+                return {}
+            case other:
+                raise BadRequest(f"unknown op {other!r}; known: open, step, commit, close")
+
+    def _state(self, epoch: str) -> Any:
+        held = self._held.get(epoch)
+        if held is None:
+            raise NoSession(f"{self.stage} holds no session {epoch}")
+        held.touched = time.monotonic()
+        return held.state
+
+    def _drop(self, epoch: str) -> None:
+        held = self._held.pop(epoch, None)
+        if held is not None:
+            self._stage.close(held.state)
+
+    def _drop_stale(self) -> None:
+        oldest = time.monotonic() - STALE_SECONDS
+        for epoch in [epoch for epoch, held in self._held.items() if held.touched < oldest]:
+            log.warning("dropping the state of session %s: nobody closed it", epoch)
+            self._drop(epoch)
+
+    def finalize(self) -> None:
+        for epoch in list(self._held):
+            self._drop(epoch)

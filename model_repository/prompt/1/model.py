@@ -1,0 +1,7 @@
+"""Text to embedding."""
+
+from lingbot_triton.triton.stage_model import PromptModel
+
+
+class TritonPythonModel(PromptModel):
+    pass
