@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from lingbot_triton import metrics
 from lingbot_triton.errors import WorldError
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
-from lingbot_triton.session import Condition, Control, EndReason, Session
+from lingbot_triton.session import Condition, Control, EndReason, Latent, Session
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], float]
@@ -38,6 +39,8 @@ class FramePart:
     chunk_index: int
     frame_index: int
     frames: Any
+    count: int
+    """How many frames there are."""
     part: int
     parts: int
     keys: str | None
@@ -61,11 +64,11 @@ class Stages(Protocol):
 
     async def condition(self, session: Session, chunk_index: int) -> Condition: ...
 
-    async def denoise(self, session: Session, control: Control, condition: Condition) -> Any: ...
+    async def denoise(self, session: Session, control: Control, condition: Condition) -> Latent: ...
 
     async def commit(self, session: Session, chunk_index: int) -> None: ...
 
-    async def decode(self, session: Session, latent: Any, first: int, count: int) -> Any: ...
+    async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any: ...
 
     async def close(self, session: Session, stage: str) -> None: ...
 
@@ -76,9 +79,12 @@ SendPart = Callable[[FramePart], Awaitable[None]]
 class Pipeline:
     """Runs sessions over stages; it holds nothing of a session itself."""
 
-    def __init__(self, stages: Stages, clock: Clock) -> None:
+    def __init__(
+        self, stages: Stages, clock: Clock, observer: metrics.Observer | None = None
+    ) -> None:
         self.stages = stages
         self.clock = clock
+        self.observer = observer or metrics.NoObserver()
 
     async def open_session(self, session: Session, opening: Opening) -> None:
         """Build the session's state in every stage; its prefetch starts before this returns."""
@@ -132,6 +138,7 @@ class Pipeline:
                 session, "denoise", control.chunk_index, self.stages.denoise, control, condition
             )
             denoised = self.clock()
+            self._note_waiting(session, control, entered, denoising, latent, denoised)
             commit = self._start_commit(session, control.chunk_index)
             session.conditions.release()
             self.refill(session)
@@ -150,7 +157,30 @@ class Pipeline:
     async def _take_condition(self, session: Session) -> Condition:
         if session.conditions.empty:  # nothing is encoded ahead at depth 0
             await self._encode(session)
+        if session.conditions.serves_steady:
+            session.steady_chunks += 1
+            self.observer.add(metrics.STEADY)
         return await session.conditions.take()
+
+    def _note_waiting(
+        self,
+        session: Session,
+        control: Control,
+        entered: float,
+        denoising: float,
+        latent: Latent,
+        denoised: float,
+    ) -> None:
+        """Measure what only a chunk's own coroutine knows: its wait and its denoising steps."""
+        self.observer.add(metrics.CONDITION_WAIT, denoising - entered)
+        if session.options.trace:
+            index = control.chunk_index
+            session.spans.append(("queue", index, control.accepted_at, entered))
+            session.spans.append(("condition wait", index, entered, denoising))
+            end = denoised
+            for seconds in reversed(latent.step_seconds):
+                session.spans.append(("denoise step", index, end - seconds, end))
+                end -= seconds
 
     def _start_commit(self, session: Session, chunk_index: int) -> asyncio.Task[None]:
         call = self._call(session, "commit", chunk_index, self.stages.commit, chunk_index)
@@ -160,7 +190,7 @@ class Pipeline:
         self,
         session: Session,
         control: Control,
-        latent: Any,
+        latent: Latent,
         times: dict[str, float],
         send: SendPart,
     ) -> None:
@@ -179,9 +209,17 @@ class Pipeline:
                 elapsed = {"decode": _ms(now - started), "since_acceptance": _ms(now - control.accepted_at)}
                 keys = control.keys if control.poses is None else None
                 frame_index = session.frames_sent
-                session.frames_sent += video_frames(count, first=frame_index == 0)
+                length = video_frames(count, first=frame_index == 0)
+                session.frames_sent += length
                 message = FramePart(
-                    control.chunk_index, frame_index, frames, part, len(firsts), keys, times | elapsed
+                    control.chunk_index,
+                    frame_index,
+                    frames,
+                    length,
+                    part,
+                    len(firsts),
+                    keys,
+                    times | elapsed,
                 )
                 if sending is not None:
                     await sending
@@ -249,8 +287,10 @@ class Pipeline:
         try:
             return await session.call(method(session, *arguments))
         finally:
+            ended = self.clock()
+            self.observer.add(metrics.STAGE, ended - started, name)
             if session.options.trace:
-                session.spans.append((name, chunk_index, started, self.clock()))
+                session.spans.append((name, chunk_index, started, ended))
 
 
 async def _send(session: Session, send: SendPart, message: FramePart) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lingbot_triton import metrics
 from lingbot_triton.errors import BadRequest, SessionFailed, ShuttingDown, WorldError
 from lingbot_triton.options import (
     CHUNK_LATENT_FRAMES,
@@ -101,6 +102,7 @@ class Service:
         self.clock = clock
         self.table = SessionTable(settings.max_sessions)
         self.info = info or {}
+        self.observer = pipeline.observer
         self.stopping = False
         self._load_picture = load_picture
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,6 +186,7 @@ class Service:
         session.last_activity = self.clock()
         await reply.send(Answer(READY, info=self._ready_info(session)), last=final)
         session.opened.set()
+        self.observer.add(metrics.OPENED)
 
     def _ready_info(self, session: Session) -> dict[str, Any]:
         assert session.geometry is not None
@@ -212,9 +215,19 @@ class Service:
             }
             answer = Answer(FRAMES, "", part.chunk_index, part.frame_index, part.frames, info)
             session.last_activity = self.clock()
+            self._measure(part)
             await reply.send(answer, last=part.last and not ends)
 
         return send
+
+    def _measure(self, part: FramePart) -> None:
+        seconds = part.milliseconds["since_acceptance"] / 1000
+        if part.part == 0:
+            self.observer.add(metrics.FIRST_FRAMES, seconds)
+        if part.last:
+            self.observer.add(metrics.WHOLE_CHUNK, seconds)
+            self.observer.add(metrics.CHUNKS)
+        self.observer.add(metrics.FRAMES, part.count)
 
     async def _serve(
         self, session: Session, work: list[asyncio.Task[None]], request: Request, reply: Reply
@@ -230,6 +243,7 @@ class Service:
                 await self._end(session, EndReason.END)
         except WorldError as error:
             index = request.control.chunk_index if request.control else -1
+            self.observer.add(metrics.REJECTIONS, 1, error.code)
             await reply.send(_error(error, index), last=not request.end)
         except Exception:
             log.exception("a request of session %s met an internal error", session.epoch)
@@ -243,6 +257,7 @@ class Service:
     async def _refuse(self, request: Request, reply: Reply, error: WorldError) -> None:
         """Answer a request that was not admitted; its END still ends the session it names."""
         index = request.control.chunk_index if request.control else -1
+        self.observer.add(metrics.REJECTIONS, 1, error.code)
         session = self.table.find(request.session_id) if request.end and not request.starts else None
         if session is not None and session.token == request.token and not session.closing:
             await reply.send(_error(error, index), last=False)
@@ -260,6 +275,9 @@ class Service:
         await self.pipeline.end_session(session, reason)
         if first:
             self.table.remove(session)
+            assert session.end_reason is not None
+            self.observer.add(metrics.CLOSED, 1, session.end_reason.value)
+            self._report()
             line = {"epoch": session.epoch} | self._summary(session)
             log.info("session ended %s", json.dumps(line))
 
@@ -276,9 +294,10 @@ class Service:
         return summary
 
     async def _sweep(self) -> None:
-        """End sessions whose client is gone or silent."""
+        """End sessions whose client is gone or silent, and report what is there."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            self._report()
             for reply, session in list(self._replies.items()):
                 if reply.cancelled() and session.ending is None:
                     self._spawn(self._end(session, EndReason.CANCELLED))
@@ -286,6 +305,19 @@ class Service:
             for session in list(self.table.live):
                 if not session.busy and session.ending is None and session.last_activity < deadline:
                     self._spawn(self._end(session, EndReason.IDLE))
+
+    def _report(self) -> None:
+        """Set the gauges."""
+        live = self.table.live
+        closing = sum(session.closing for session in live)
+        opening = sum(not session.opened.is_set() and not session.closing for session in live)
+        states = {"opening": opening, "open": len(live) - opening - closing, "closing": closing}
+        for state, count in states.items():
+            self.observer.set(metrics.SESSIONS, count, state)
+        windows = [session.conditions for session in live]
+        self.observer.set(metrics.CONDITIONS, sum(window.alive for window in windows))
+        self.observer.set(metrics.CONDITION_BYTES, sum(window.held_bytes for window in windows))
+        self.observer.set(metrics.CALLS, sum(len(session.calls) for session in live))
 
     async def shut_down(self, grace_seconds: float) -> None:
         """Refuse what is new, give running chunks the grace time, then end every session."""

@@ -45,12 +45,21 @@ class Control:
     """Camera-to-world matrices [latent frames, 4, 4], OpenCV axes, or None where keys steer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Condition:
     """A chunk's encoded condition; `steady` says that every later one is equal to it."""
 
     tensor: Any
     steady: bool = False
+    bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """A chunk's clean latent and what each denoising step took."""
+
+    tensor: Any
+    step_seconds: tuple[float, ...] = ()
 
 
 class ControlCursor:
@@ -122,15 +131,29 @@ class ConditionWindow:
 
     async def take(self) -> Condition:
         """The next chunk's condition, waiting for the encoder where it is not there yet."""
-        if not self._held and self.steady is not None:
+        if self.serves_steady:
+            assert self.steady is not None
             self.alive += 1
             return self.steady
         return await self._held.popleft()
 
     @property
+    def serves_steady(self) -> bool:
+        """Whether `take` gives the steady condition once more."""
+        return not self._held and self.steady is not None
+
+    @property
     def empty(self) -> bool:
         """Whether `take` would find neither a request nor a steady condition."""
         return not self._held and self.steady is None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the conditions that wait for their control, the steady one included."""
+        held = [future.result() for future in self._held if _arrived(future)]
+        if self.steady is not None and self.steady not in held:
+            held.append(self.steady)
+        return sum(condition.bytes for condition in held)
 
     def release(self) -> None:
         """The denoise that used the oldest taken condition has finished."""
@@ -143,6 +166,10 @@ class ConditionWindow:
         self._held.clear()
         self.steady = None
         self.alive = 0
+
+
+def _arrived(future: asyncio.Future[Condition]) -> bool:
+    return future.done() and not future.cancelled()
 
 
 class EndReason(Enum):
@@ -187,6 +214,7 @@ class Session:
     frames_sent: int = 0
     chunks_done: int = 0
     condition_calls: int = 0
+    steady_chunks: int = 0
     spans: list[tuple[str, int, float, float]] = field(default_factory=list)
 
     def authorize(self, token: bytes) -> None:
@@ -250,6 +278,7 @@ class Session:
             "chunks": self.chunks_done,
             "frames": self.frames_sent,
             "condition_calls": self.condition_calls,
+            "steady_chunks": self.steady_chunks,
         }
 
 

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 from lingbot_triton import protocol
 from lingbot_triton.errors import StageTimeout
 from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.session import Condition, Control, Session
+from lingbot_triton.session import Condition, Control, Latent, Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
@@ -69,9 +69,10 @@ class TritonStages:
         )
         # A session keeps conditions for as long as the person takes to act: a copy leaves
         # Triton's shared memory free for others.
-        return Condition(tensor.as_numpy().copy(), bool(steady.as_numpy()[0]))
+        array = tensor.as_numpy().copy()
+        return Condition(array, bool(steady.as_numpy()[0]), array.nbytes)
 
-    async def denoise(self, session: Session, control: Control, condition: Condition) -> Any:
+    async def denoise(self, session: Session, control: Control, condition: Condition) -> Latent:
         inputs = {protocol.CONDITION.name: condition.tensor}
         if control.poses is not None:
             inputs[protocol.CAMERA_POSES.name] = control.poses
@@ -79,18 +80,18 @@ class TritonStages:
             "chunk_index": control.chunk_index,
             "keys": control.keys,
         }
-        outputs = (protocol.LATENT.name,)
-        (latent,) = await self._step(
+        outputs = (protocol.LATENT.name, protocol.STEP_MS.name)
+        latent, steps = await self._step(
             protocol.DENOISE_MODEL, session, inputs, parameters, outputs
         )
-        return latent.as_numpy().copy()
+        return Latent(latent.as_numpy().copy(), tuple((steps.as_numpy() / 1000).tolist()))
 
     async def commit(self, session: Session, chunk_index: int) -> None:
         spec = protocol.DENOISE_MODEL
         await self._call(spec, session, {}, {"op": "commit", "chunk_index": chunk_index}, 0, ())
 
-    async def decode(self, session: Session, latent: Any, first: int, count: int) -> Any:
-        inputs = {protocol.LATENT.name: latent[:, first : first + count]}
+    async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any:
+        inputs = {protocol.LATENT.name: latent.tensor[:, first : first + count]}
         outputs = (protocol.FRAMES.name,)
         (frames,) = await self._step(protocol.DECODE_MODEL, session, inputs, {}, outputs)
         return frames

@@ -18,6 +18,7 @@ from lingbot_triton.service import Answer, Service
 from lingbot_triton.triton.bls import TritonStages
 from lingbot_triton.triton.codec import decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import forget_secret, server_secret
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, to_tensors
 
@@ -38,10 +39,11 @@ class OrchestratorModel:
         self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
         self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
         self._stages = TritonStages(server_secret(), settings.stage_timeout_seconds)
+        self._metrics = TritonMetrics()
         name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
         self._service = Service(
             settings,
-            Pipeline(self._stages, time.monotonic),
+            Pipeline(self._stages, time.monotonic, self._metrics),
             self._load_picture,
             time.monotonic,
             {"model": Path(name).name, "simulated": bool(settings.simulated)},
@@ -69,6 +71,7 @@ class OrchestratorModel:
     def finalize(self) -> None:
         """Triton calls this when no request is left; the workers drop their states themselves."""
         self._stages.shut_down()
+        self._metrics.shut_down()
         self._sends.shutdown(wait=False, cancel_futures=True)
         self._pictures.shutdown(wait=False, cancel_futures=True)
         forget_secret()

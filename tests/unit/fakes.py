@@ -11,7 +11,7 @@ from typing import Any
 from lingbot_triton.errors import StageFailed
 from lingbot_triton.options import video_frames
 from lingbot_triton.service import Answer
-from lingbot_triton.session import Condition, Control, Session
+from lingbot_triton.session import Condition, Control, Latent, Session
 
 
 @dataclass
@@ -91,7 +91,7 @@ class FakeStages:
         steady = self.steady_from is not None and chunk_index >= self.steady_from
         return Condition(("condition", session.epoch, chunk_index), steady)
 
-    async def denoise(self, session: Session, control: Control, condition: Condition) -> Any:
+    async def denoise(self, session: Session, control: Control, condition: Condition) -> Latent:
         seen = self.sessions[session.epoch]
         index = control.chunk_index
         expected = index if self.steady_from is None else min(index, self.steady_from)
@@ -99,7 +99,7 @@ class FakeStages:
         assert seen.committed == index, "denoise before the last chunk's commit"
         await self._work(session, "denoise", index)
         seen.denoised += 1
-        return ("latent", session.epoch, index)
+        return Latent(("latent", session.epoch, index), (0.25,) * 4)
 
     async def commit(self, session: Session, chunk_index: int) -> None:
         seen = self.sessions[session.epoch]
@@ -107,8 +107,8 @@ class FakeStages:
         await self._work(session, "commit", chunk_index)
         seen.committed += 1
 
-    async def decode(self, session: Session, latent: Any, first: int, count: int) -> Any:
-        kind, epoch, index = latent
+    async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any:
+        kind, epoch, index = latent.tensor
         assert (kind, epoch) == ("latent", session.epoch)
         seen = await self._work(session, "decode", index)
         seen.decoded.append((index, first, count))

@@ -1,0 +1,103 @@
+"""What the service measures of itself: every metric is written once, here.
+
+The service calls an `Observer`; the Triton layer turns the calls into Prometheus metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One family: its label's values are a fixed set, so that series stay few."""
+
+    name: str
+    kind: Kind
+    text: str
+    label: str | None = None
+
+
+SESSIONS = MetricSpec("lingbot_sessions", Kind.GAUGE, "Sessions by state", "state")
+OPENED = MetricSpec("lingbot_sessions_opened_total", Kind.COUNTER, "Sessions that became ready")
+CLOSED = MetricSpec(
+    "lingbot_sessions_closed_total", Kind.COUNTER, "Sessions fully released, by reason", "reason"
+)
+REJECTIONS = MetricSpec(
+    "lingbot_rejections_total", Kind.COUNTER, "Requests answered with an error code", "code"
+)
+CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole")
+FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent")
+CONDITIONS = MetricSpec(
+    "lingbot_conditions_alive", Kind.GAUGE, "Conditions requested, held or in use, all sessions"
+)
+CONDITION_BYTES = MetricSpec(
+    "lingbot_condition_bytes", Kind.GAUGE, "Bytes of conditions that sessions hold"
+)
+STEADY = MetricSpec(
+    "lingbot_steady_conditions_total", Kind.COUNTER, "Chunks served by a steady condition"
+)
+FIRST_FRAMES = MetricSpec(
+    "lingbot_first_frames_seconds", Kind.HISTOGRAM, "Acceptance of a control to its first frames"
+)
+WHOLE_CHUNK = MetricSpec(
+    "lingbot_chunk_seconds", Kind.HISTOGRAM, "Acceptance of a control to its last frames"
+)
+CONDITION_WAIT = MetricSpec(
+    "lingbot_condition_wait_seconds", Kind.HISTOGRAM, "Time controls waited for their condition"
+)
+STAGE = MetricSpec(
+    "lingbot_stage_seconds", Kind.HISTOGRAM, "Time of one call, waiting included", "stage"
+)
+CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way")
+RESTARTS = MetricSpec(
+    "lingbot_worker_restarts_total", Kind.COUNTER, "Workers reloaded after their death", "model"
+)
+
+METRICS = (
+    SESSIONS,
+    OPENED,
+    CLOSED,
+    REJECTIONS,
+    CHUNKS,
+    FRAMES,
+    CONDITIONS,
+    CONDITION_BYTES,
+    STEADY,
+    FIRST_FRAMES,
+    WHOLE_CHUNK,
+    CONDITION_WAIT,
+    STAGE,
+    CALLS,
+    RESTARTS,
+)
+
+SECONDS_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 60.0)
+
+
+class Observer(Protocol):
+    """Takes measurements; it must return at once."""
+
+    def add(self, metric: MetricSpec, value: float = 1, label: str = "") -> None:
+        """Add to a counter, or record a histogram's value in seconds."""
+
+    def set(self, metric: MetricSpec, value: float, label: str = "") -> None:
+        """Set a gauge."""
+
+
+class NoObserver:
+    """Measures nothing."""
+
+    def add(self, metric: MetricSpec, value: float = 1, label: str = "") -> None:
+        pass
+
+    def set(self, metric: MetricSpec, value: float, label: str = "") -> None:
+        pass
