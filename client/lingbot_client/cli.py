@@ -1,0 +1,204 @@
+"""The command line: `lingbot-world play` and `lingbot-world info`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lingbot_client import controls
+from lingbot_client.client import DEFAULT_URL, WorldClient
+from lingbot_client.errors import WorldError
+from lingbot_client.frames import Chunk
+from lingbot_client.picture import Picture, default_picture
+from lingbot_client.report import ChunkReport, Recording, chunk_table, server_tables
+from lingbot_client.session import WorldSession
+from lingbot_client.triton import TLS
+from lingbot_client.video import VideoWriter, contact_sheet
+
+T = TypeVar("T")
+
+DEFAULT_PROMPT = "A wide green landscape under a clear sky, a path leading to distant hills."
+DEFAULT_KEYS = "w w wl . sa"
+INTERRUPTED = 130
+"""Exit code of a program that Ctrl-C ended."""
+
+FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to play and where to put it."""
+
+    image: Picture
+    prompt: str
+    controls: list[dict[str, Any]]
+    options: dict[str, Any]
+    ahead: bool
+    out: Path | None
+    sheet: Path | None
+
+
+@click.group()
+def main() -> None:
+    """Steer through a world that a LingBot-World-Fast server makes up."""
+
+
+def server_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options every command needs to reach a server."""
+    for option in (
+        click.option("--root-certificates", type=FILE, help="PEM file to trust; implies --tls."),
+        click.option("--tls", is_flag=True, help="Encrypt the connection."),
+        click.option("--url", default=DEFAULT_URL, show_default=True, help="gRPC address."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@server_options
+@click.option("--image", type=FILE, help="First picture; a plain landscape if left out.")
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True)
+@click.option("--keys", default=DEFAULT_KEYS, show_default=True, help='Per chunk; "." is none.')
+@click.option("--poses", type=FILE, help="Instead of keys: [n, 4, 4] in an .npy or JSON file.")
+@click.option("--chunks", type=click.IntRange(1), help="How many; as many as controls if left out.")
+@click.option("--seed", type=int, default=42, show_default=True)
+@click.option("--size-area", help="Frame area: WIDTHxHEIGHT, or a number of pixels.")
+@click.option("--option", "pairs", multiple=True, metavar="NAME=JSON", help="Session option.")
+@click.option("--ahead", is_flag=True, help="Send each control while the chunk before is made.")
+@click.option("--out", type=FILE, help="Video to write.")
+@click.option("--sheet", type=FILE, help="Contact sheet to write, a row per chunk.")
+@click.option("--json", "report", type=FILE, help="Report to write, as JSON.")
+def play(
+    url: str, tls: bool, root_certificates: Path | None, report: Path | None, **given: Any
+) -> None:
+    """Play one session and show how long each chunk took."""
+    try:
+        plan = make_plan(**given)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    client = make_client(url, tls, root_certificates)
+    recording = run(play_plan(client, plan))
+    if report is not None:
+        report.write_text(recording.to_json())
+    Console().print(chunk_table(recording))
+    if recording.interrupted:
+        sys.exit(INTERRUPTED)
+
+
+@main.command()
+@server_options
+def info(url: str, tls: bool, root_certificates: Path | None) -> None:
+    """Show the server's state, its models, and what the orchestrator takes."""
+
+    async def ask() -> None:
+        async with make_client(url, tls, root_certificates) as client:
+            Console().print(*server_tables(await client.server_info()), sep="\n")
+
+    run(ask())
+
+
+def make_client(url: str, tls: bool, root_certificates: Path | None) -> WorldClient:
+    encrypted = tls or root_certificates is not None
+    return WorldClient(url, tls=TLS(root_certificates) if encrypted else None)
+
+
+def make_plan(
+    *,
+    image: Path | None,
+    keys: str,
+    poses: Path | None,
+    chunks: int | None,
+    seed: int,
+    size_area: str | None,
+    pairs: tuple[str, ...],
+    **rest: Any,
+) -> Plan:
+    """Turn what was typed into a plan; raises ValueError or OSError for what makes no sense."""
+    steps = (
+        controls.key_controls(controls.parse_keys(keys), chunks)
+        if poses is None
+        else controls.pose_controls(controls.load_poses(poses), chunks)
+    )
+    options: dict[str, Any] = {"seed": seed}
+    if size_area is not None:
+        options["max_area"] = controls.parse_area(size_area)
+    options |= dict(map(controls.parse_option, pairs))
+    if "kv_window_frames" not in options:
+        options.setdefault("chunk_count", len(steps))
+    return Plan(
+        image=default_picture() if image is None else image,
+        controls=steps,
+        options=options,
+        **rest,
+    )
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; what goes wrong becomes one line and exit code 1, Ctrl-C exit code 130."""
+    try:
+        return asyncio.run(coroutine)
+    except (WorldError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+async def play_plan(client: WorldClient, plan: Plan) -> Recording:
+    """Play a plan; Ctrl-C ends it early, with everything so far closed and kept."""
+    recording = Recording()
+    kept: list[Chunk] = []
+    with ExitStack() as stack:
+        progress = stack.enter_context(_progress())
+        task = progress.add_task("opening", total=len(plan.controls))
+        video = stack.enter_context(VideoWriter(plan.out)) if plan.out else None
+
+        def take(chunk: Chunk) -> None:
+            recording.chunks.append(ChunkReport.of(chunk))
+            progress.advance(task)
+            if plan.sheet is not None:
+                kept.append(chunk)
+            if video is not None:
+                video.write(chunk.frames)
+
+        session = client.open_session(plan.image, plan.prompt, **plan.options)
+        try:
+            async with client, session:
+                recording.ready = session.ready
+                progress.update(task, description="playing")
+                await _steer(session, plan, take)
+        except asyncio.CancelledError:
+            recording.interrupted = True
+        recording.summary = session.summary
+    if plan.sheet is not None and kept:
+        contact_sheet(kept, plan.sheet)
+    return recording
+
+
+async def _steer(session: WorldSession, plan: Plan, take: Callable[[Chunk], None]) -> None:
+    upcoming = iter(plan.controls)
+    for control in islice(upcoming, int(plan.ahead)):
+        await session.send(**control)
+    for _ in plan.controls:
+        for control in islice(upcoming, 1):
+            await session.send(**control)
+        take(await session.next_chunk())
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

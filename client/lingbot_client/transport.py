@@ -1,0 +1,89 @@
+"""The seam between the client and what carries its requests; `triton.py` is the real one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lingbot_client.protocol import Tensors
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a sequence."""
+
+    id: str
+    sequence_id: int | str
+    start: bool
+    end: bool
+    inputs: Tensors
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response; `final` says that no other one to this request follows."""
+
+    request_id: str
+    """Empty where Triton does not tell: most of its own errors name no request."""
+    outputs: Tensors = field(default_factory=dict)
+    final: bool = False
+    error: str | None = None
+    """What Triton itself complained about."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output that a model declares."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in the server's repository."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server tells about itself."""
+
+    live: bool
+    ready: bool
+    name: str
+    version: str
+    models: tuple[Model, ...]
+    inputs: tuple[Tensor, ...]
+    """Inputs of the orchestrator; empty while it is not loaded."""
+
+
+class Stream(Protocol):
+    """A two-way stream of requests and responses."""
+
+    def send(self, request: Request) -> None:
+        """Hand a request over without waiting; what fails shows in `receive`."""
+
+    async def receive(self) -> Response:
+        """Wait for the next response; raises ConnectionFailed when there can be none."""
+
+    async def close(self) -> None:
+        """Give the stream up; `receive` raises from then on."""
+
+
+class Transport(Protocol):
+    """A connection to one server."""
+
+    def open_stream(self) -> Stream:
+        """Open a stream; a server that does not answer shows in the stream's `receive`."""
+
+    async def describe(self) -> ServerInfo:
+        """Ask the server about itself; raises ConnectionFailed."""
+
+    async def close(self) -> None:
+        """Close the connection and every stream on it."""
