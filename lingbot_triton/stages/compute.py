@@ -1,0 +1,64 @@
+"""Where and how a stage computes: device, number format, threads; and how long it takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lingbot_triton.settings import Settings
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The settings of a stage, as torch wants them."""
+
+    root: Path
+    device: torch.device
+    dtype: torch.dtype
+    vae_dtype: torch.dtype
+
+    @classmethod
+    def prepare(cls, settings: Settings) -> Compute:
+        """Read the settings and set this process's thread count, where one is given."""
+        if settings.threads > 0:
+            torch.set_num_threads(settings.threads)
+        return cls(
+            Path(settings.checkpoint),
+            torch.device(settings.device),
+            _DTYPES[settings.dtype],
+            _DTYPES[settings.vae_dtype],
+        )
+
+
+class Stopwatch:
+    """Milliseconds between marks, taken on the device and read once, without stopping it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._events: list[torch.cuda.Event] = []
+        self._seconds: list[float] = []
+        self.mark()
+
+    def mark(self) -> None:
+        """Note the point the device reaches when its work so far is done."""
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._events.append(event)
+        else:
+            self._seconds.append(time.perf_counter())
+
+    def read(self) -> NDArray[np.float32]:
+        """Milliseconds from each mark to the next, float32 [marks - 1]; waits for the last mark."""
+        if not self._cuda:
+            return np.diff(np.array(self._seconds) * 1000).astype(np.float32)
+        self._events[-1].synchronize()
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return np.array([start.elapsed_time(end) for start, end in pairs], dtype=np.float32)

@@ -1,0 +1,106 @@
+"""The condition stage: the picture, and where in the session a chunk is, to its condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lingbot_triton.errors import BadRequest
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry
+from lingbot_triton.settings import Settings
+from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages.compute import Compute
+from lingbot_triton.world.vae import Encoder, Memory
+
+_MASK_CHANNELS = 4
+
+
+@dataclass
+class ConditionState:
+    """One session's encoder."""
+
+    geometry: Geometry
+    memory: Memory
+    picture: torch.Tensor | None
+    """[3, H, W] in [-1, 1], until it is encoded."""
+    steady: Arrays | None = None
+    """The output of every further step, once it cannot change any more."""
+
+
+class ConditionStage:
+    """VAE encoder; implements `stages.SessionStage`."""
+
+    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+        self.encoder = encoder
+        self.device = device
+
+    @classmethod
+    def load(cls, settings: Settings) -> ConditionStage:
+        """Raises world.errors.CheckpointError where the checkpoint does not fit."""
+        compute = Compute.prepare(settings)
+        encoder = Encoder.load(compute.root, compute.device, compute.vae_dtype)
+        return cls(encoder, compute.device)
+
+    @torch.inference_mode()
+    def open(self, arrays: Arrays, parameters: Parameters) -> ConditionState:
+        """From `picture`, uint8 [h, w, 3], and `height` and `width` of the session's frames."""
+        geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
+        picture = arrays["picture"]
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            raise BadRequest(
+                f"the picture is {picture.dtype} {list(picture.shape)}; it must be uint8 [h, w, 3]"
+            )
+        pixels = torch.from_numpy(np.array(picture)).to(self.device)
+        scaled = pixels.permute(2, 0, 1).float().div_(255).sub_(0.5).div_(0.5)
+        size = (geometry.height, geometry.width)
+        fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]
+        return self.open_scaled(fitted)
+
+    @torch.inference_mode()
+    def open_scaled(self, picture: torch.Tensor) -> ConditionState:
+        """The same from a picture [3, H, W] in [-1, 1] that has the frames' size already."""
+        geometry = Geometry(picture.shape[1], picture.shape[2])
+        return ConditionState(geometry, self.encoder.open(), picture.to(self.device))
+
+    @torch.inference_mode()
+    def step(self, state: ConditionState, arrays: Arrays, parameters: Parameters) -> Arrays:
+        """The next chunk's `condition`, float32 [20, 3, h, w], and `steady`, bool [1].
+
+        `steady` says that every later condition equals this one; further steps still answer, with
+        the very same arrays.
+        """
+        if state.steady is not None:
+            return state.steady
+        latents = [self._next_latent(state) for _ in range(CHUNK_LATENT_FRAMES)]
+        fixed = state.memory.fixed
+        steady = fixed is not None and all(latent is fixed for latent in latents)
+        latent = torch.cat(latents, dim=1)
+        mask = latent.new_zeros(_MASK_CHANNELS, *latent.shape[1:])
+        if latents and state.picture is not None:
+            mask[:, 0] = 1
+            state.picture = None
+        outputs: Arrays = {
+            "condition": torch.cat((mask, latent)).cpu().numpy(),
+            "steady": np.array([steady]),
+        }
+        if steady:
+            state.steady = outputs
+        return outputs
+
+    def _next_latent(self, state: ConditionState) -> torch.Tensor:
+        if not state.memory.started:
+            assert state.picture is not None
+            return self.encoder.first(state.memory, state.picture)
+        geometry = state.geometry
+        return self.encoder.black(state.memory, geometry.height, geometry.width)
+
+    def commit(self, state: ConditionState) -> None:
+        """Nothing: a step leaves no work behind."""
+
+    def close(self, state: ConditionState) -> None:
+        """Drop the encoder's memory."""
+        state.memory.features = []
+        state.picture = state.steady = None

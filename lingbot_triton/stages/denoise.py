@@ -1,0 +1,206 @@
+"""The denoise stage: condition and control to a clean latent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from lingbot_triton.errors import BadRequest
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
+from lingbot_triton.settings import Settings
+from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages.compute import Compute, Stopwatch
+from lingbot_triton.world.camera import (
+    Camera,
+    Poses,
+    control,
+    pixel_intrinsics,
+    rays,
+    relative_poses,
+)
+from lingbot_triton.world.dit import Modulation, WorldTransformer
+from lingbot_triton.world.kv_cache import KVCache
+from lingbot_triton.world.layers import SessionCaches
+from lingbot_triton.world.loading import load_transformer
+from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
+
+
+@dataclass
+class DenoiseState:
+    """One session: its caches, its camera, its random streams."""
+
+    options: SessionOptions
+    geometry: Geometry
+    schedule: Schedule
+    modulations: dict[int, Modulation]
+    """By timestep: the four of the schedule and the commit's."""
+    caches: SessionCaches
+    camera: Camera
+    directions: torch.Tensor
+    stream: Noise
+    sample: torch.Tensor
+    """Network input [36, 3, h, w]: 16 channels that are denoised, then the condition."""
+    noise: list[torch.Tensor] = field(default_factory=list)
+    last_pose: Poses | None = None
+    chunk_index: int = 0
+    uncommitted: bool = False
+
+
+class DenoiseStage:
+    """The causal transformer; implements `stages.SessionStage`."""
+
+    def __init__(self, network: WorldTransformer, device: torch.device) -> None:
+        self.network = network
+        self.device = device
+
+    @classmethod
+    def load(cls, settings: Settings) -> DenoiseStage:
+        """Raises world.errors.CheckpointError where the checkpoint does not fit."""
+        compute = Compute.prepare(settings)
+        return cls(load_transformer(compute.root, compute.device, compute.dtype), compute.device)
+
+    def kv_bytes(self, options: SessionOptions, geometry: Geometry) -> int:
+        """Bytes of the caches that `open` allocates for such a session.
+
+        Keys and values of its frames and its prompt, and the camera's scale and shift of a chunk.
+        """
+        config = self.network.config
+        chunk_tokens = CHUNK_LATENT_FRAMES * geometry.tokens_per_frame
+        tokens = options.cache_latent_frames * geometry.tokens_per_frame
+        rows = 2 * (tokens + config.text_len + chunk_tokens)
+        return rows * config.num_layers * config.dim * self.network.dtype.itemsize
+
+    @torch.inference_mode()
+    def open(self, arrays: Arrays, parameters: Parameters) -> DenoiseState:
+        """From `context`, float32 [tokens, text_dim], and `options` (JSON), `height`, `width`."""
+        options = SessionOptions.parse(str(parameters["options"]))
+        geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
+        config = self.network.config
+        context = torch.from_numpy(arrays["context"]).to(self.device)
+        if context.shape[0] > config.text_len or context.shape[1] != config.text_dim:
+            raise BadRequest(
+                f"the context is {list(context.shape)}; it must be [at most {config.text_len}, "
+                f"{config.text_dim}]"
+            )
+        frames = KVCache(
+            layers=config.num_layers,
+            frames=options.cache_latent_frames,
+            tokens_per_frame=geometry.tokens_per_frame,
+            heads=config.num_heads,
+            head_dim=config.head_dim,
+            dtype=self.network.dtype,
+            device=self.device,
+            rolling=options.endless,
+            sink_frames=options.kv_sink_frames,
+        )
+        height, width = geometry.latent
+        grid = (CHUNK_LATENT_FRAMES, height // PATCH, width // PATCH)
+        schedule = Schedule.shifted(options.shift)
+        state = DenoiseState(
+            options=options,
+            geometry=geometry,
+            schedule=schedule,
+            modulations={
+                timestep: self.network.modulation(timestep)
+                for timestep in (*schedule.timesteps, COMMIT_TIMESTEP)
+            },
+            caches=self.network.open(context, frames, grid),
+            camera=Camera(),
+            directions=rays(pixel_intrinsics(options, geometry), geometry, self.device),
+            stream=Noise(options.seed),
+            sample=torch.zeros(
+                config.in_dim, CHUNK_LATENT_FRAMES, height, width, device=self.device
+            ),
+        )
+        self._draw(state)
+        return state
+
+    @torch.inference_mode()
+    def step(self, state: DenoiseState, arrays: Arrays, parameters: Parameters) -> Arrays:
+        """Denoise chunk `chunk_index` under `poses` [3, 4, 4], or else under the held `keys`.
+
+        Needs `condition`, float32 [20, 3, h, w]. Returns `latent`, float32 [16, 3, h, w],
+        `step_ms`, float32 [4], and, asked to `record`, the network's `flows` [4, 16, 3, h, w].
+        Raises BadRequest, before anything has changed, for a control that cannot be followed, and
+        RuntimeError for a chunk out of turn.
+        """
+        index = int(parameters["chunk_index"])
+        if state.uncommitted or index != state.chunk_index:
+            raise RuntimeError(
+                f"step for chunk {index}, but chunk {state.chunk_index} is "
+                + ("not committed" if state.uncommitted else "next")
+            )
+        keys = str(parameters.get("keys", ""))
+        relative = self._follow(state, arrays.get("poses"), keys)
+        network, config = self.network, self.network.config
+        condition = torch.from_numpy(arrays["condition"])
+        state.sample[config.out_dim :].copy_(condition)
+        state.uncommitted = True
+        network.begin_chunk(state.caches)
+        stopwatch = Stopwatch(self.device)
+        network.read_control(
+            state.caches, control(config.control_type, relative, state.directions, keys)
+        )
+        flows = self._denoise(state, stopwatch)
+        outputs: Arrays = {
+            "latent": state.sample[: config.out_dim].to("cpu", copy=True).numpy(),
+            "step_ms": stopwatch.read(),
+        }
+        if parameters.get("record"):
+            outputs["flows"] = torch.stack(flows).cpu().numpy()
+        return outputs
+
+    def _denoise(self, state: DenoiseState, stopwatch: Stopwatch) -> list[torch.Tensor]:
+        """Take the four steps; leaves the clean latent in `state.sample`."""
+        schedule, noisy = state.schedule, state.sample[: self.network.config.out_dim]
+        noisy.copy_(state.noise[0])
+        flows = []
+        for step, (timestep, sigma) in enumerate(
+            zip(schedule.timesteps, schedule.clean_sigmas, strict=True), start=1
+        ):
+            flow = self.network(state.sample, state.modulations[timestep], state.caches)
+            x0 = clean(noisy, flow, sigma)
+            if step < len(schedule.timesteps):
+                x0 = renoise(x0, state.noise[step], schedule.renoise_sigmas[step])
+            noisy.copy_(x0)
+            flows.append(flow)
+            stopwatch.mark()
+        return flows
+
+    @torch.inference_mode()
+    def commit(self, state: DenoiseState) -> None:
+        """Write the clean latent's keys and values, and get ready for the next chunk's control.
+
+        Raises RuntimeError where no step went before.
+        """
+        if not state.uncommitted:
+            raise RuntimeError(f"commit, but chunk {state.chunk_index} was not denoised yet")
+        self.network.commit(state.sample, state.modulations[COMMIT_TIMESTEP], state.caches)
+        self._draw(state)
+        state.chunk_index += 1
+        state.uncommitted = False
+
+    def close(self, state: DenoiseState) -> None:
+        """Give back the caches at once, whoever still holds the state."""
+        state.caches.release()
+        state.modulations.clear()
+        state.noise.clear()
+
+    def _draw(self, state: DenoiseState) -> None:
+        state.noise = state.stream.draw(
+            tuple(state.sample[: self.network.config.out_dim].shape), self.device
+        )
+
+    @staticmethod
+    def _follow(state: DenoiseState, given: NDArray[Any] | None, keys: str) -> Poses:
+        """Move the camera; the chunk's poses relative to one another, scaled."""
+        if given is None:
+            poses = state.camera.follow_keys(keys, state.options)
+        else:
+            poses = state.camera.follow_poses(given)
+        relative = relative_poses(poses, state.last_pose, state.options.translation_scale)
+        state.last_pose = poses[-1]
+        return relative

@@ -1,0 +1,170 @@
+"""Wan 2.1's causal video VAE, one latent frame at a time.
+
+The networks are diffusers' encoder and decoder; their memory of earlier frames, a list of tensors
+that each call replaces, belongs to the session. Pixels are float [-1, 1], latents normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKLWan
+from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
+
+from lingbot_triton.options import VIDEO_FRAMES_PER_LATENT
+from lingbot_triton.world import checkpoint
+from lingbot_triton.world.errors import CheckpointError
+
+
+@dataclass
+class Memory:
+    """What a session's encoder or decoder has kept of the frames before."""
+
+    features: list[Any]
+    """Per causal convolution its last inputs, or None, or diffusers' mark for a first frame."""
+    started: bool = False
+    fixed: torch.Tensor | None = field(default=None)
+    """Encoder only: the latent of every later black group, once its memory has settled."""
+
+
+class Encoder:
+    """Pixels to normalised latent frames."""
+
+    def __init__(self, vae: Any) -> None:
+        self.network, self.project = vae.encoder, vae.quant_conv
+        self.mean, self.std = _statistics(vae)
+        self.channels = len(self.mean)
+
+    @classmethod
+    def load(cls, root: Path, device: torch.device, dtype: torch.dtype) -> Encoder:
+        return cls(_load(root, ("encoder", "quant_conv"), device, dtype))
+
+    def open(self) -> Memory:
+        return Memory([None] * _convolutions(self.network))
+
+    def first(self, memory: Memory, picture: torch.Tensor) -> torch.Tensor:
+        """The latent [16, 1, h, w] of a session's first frame [3, H, W]."""
+        memory.started = True
+        return self._encode(memory, picture.unsqueeze(1))
+
+    def black(self, memory: Memory, height: int, width: int) -> torch.Tensor:
+        """The latent [16, 1, h, w] of the next four frames, all zeros, of H x W pixels.
+
+        The encoder computes a function of its memory and these constant frames. So when a call
+        leaves the memory bit for bit as it was, every later call must return the same bits: the
+        latent is kept, the memory given up, and nothing is encoded any more.
+        """
+        if memory.fixed is not None:
+            return memory.fixed
+        before = list(memory.features)
+        weight = self.project.weight
+        frames = weight.new_zeros(3, VIDEO_FRAMES_PER_LATENT, height, width)
+        latent = self._encode(memory, frames)
+        if _same_bits(before, memory.features):
+            memory.fixed = latent
+            memory.features = []
+        return latent
+
+    def _encode(self, memory: Memory, frames: torch.Tensor) -> torch.Tensor:
+        frames = frames.to(self.project.weight.dtype).unsqueeze(0)
+        moments = self.project(
+            self.network(frames, feat_cache=memory.features, feat_idx=[0])
+        ).float()
+        latent: torch.Tensor = (moments[0, : self.channels] - self.mean) / self.std
+        return latent
+
+
+class Decoder:
+    """Normalised latent frames to pixels."""
+
+    def __init__(self, vae: Any) -> None:
+        self.network, self.project = vae.decoder, vae.post_quant_conv
+        self.mean, self.std = _statistics(vae)
+
+    @classmethod
+    def load(cls, root: Path, device: torch.device, dtype: torch.dtype) -> Decoder:
+        return cls(_load(root, ("decoder", "post_quant_conv"), device, dtype))
+
+    def open(self) -> Memory:
+        return Memory([None] * _convolutions(self.network))
+
+    def decode(self, memory: Memory, latent: torch.Tensor) -> torch.Tensor:
+        """Frames [3, n, H, W] of one latent frame [16, 1, h, w]: n is 1 at first, then 4."""
+        scaled = (latent * self.std + self.mean).to(self.project.weight.dtype).unsqueeze(0)
+        frames: torch.Tensor = self.network(
+            self.project(scaled),
+            feat_cache=memory.features,
+            feat_idx=[0],
+            first_chunk=not memory.started,
+        )
+        memory.started = True
+        return frames[0]
+
+
+def to_uint8(frames: torch.Tensor) -> torch.Tensor:
+    """[3, n, H, W] in [-1, 1] to contiguous uint8 [n, H, W, 3]; fractions are cut off."""
+    levels = frames.float().add(1).mul_(127.5).clamp_(0, 255)
+    return levels.permute(1, 2, 3, 0).to(torch.uint8, memory_format=torch.contiguous_format)
+
+
+def _same_bits(one: list[Any], other: list[Any]) -> bool:
+    """Compared from the last convolution backwards: the deepest settles last."""
+    for a, b in zip(reversed(one), reversed(other), strict=True):
+        if a is None and b is None:
+            continue  # the list has places for convolutions that need no memory
+        if a is None or b is None or a.shape != b.shape:
+            return False
+        if not torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)):
+            return False
+    return True
+
+
+def _convolutions(network: torch.nn.Module) -> int:
+    return sum(isinstance(module, WanCausalConv3d) for module in network.modules())
+
+
+def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of raw latents, float32 [16, 1, 1, 1], on the weights' device."""
+    device = next(vae.parameters()).device
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1, 1)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return mean, std
+
+
+def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> Any:
+    """An AutoencoderKLWan of which only `parts` are there."""
+    path = checkpoint.find_vae(root)
+    if path.is_dir():
+        config = AutoencoderKLWan.load_config(path)
+        weights = {
+            name: tensor
+            for file in checkpoint.weight_files(path)
+            for name, tensor in checkpoint.read(file, torch.device("cpu"))
+        }
+    else:
+        native = dict(checkpoint.read(path, torch.device("cpu")))
+        if "encoder.conv1.weight" not in native or "conv2.weight" not in native:
+            raise CheckpointError(f"{path} holds no Wan 2.1 VAE: encoder.conv1 or conv2 is missing")
+        config = {"base_dim": native["encoder.conv1.weight"].shape[0]}
+        config["z_dim"] = native["conv2.weight"].shape[0]
+        weights = convert_wan_vae_to_diffusers(native)  # type: ignore[no-untyped-call]
+    with torch.device("meta"):
+        vae: Any = AutoencoderKLWan.from_config(config)  # type: ignore[no-untyped-call]
+    vae.eval()
+    for name in {"encoder", "quant_conv", "decoder", "post_quant_conv"} - set(parts):
+        delattr(vae, name)
+
+    def wanted() -> Iterator[tuple[str, torch.Tensor]]:
+        unused = ("encoder.", "quant_conv.", "decoder.", "post_quant_conv.")
+        drop = tuple(prefix for prefix in unused if prefix[:-1] not in parts)
+        return ((name, tensor) for name, tensor in weights.items() if not name.startswith(drop))
+
+    checkpoint.load(vae, wanted(), device, lambda _: dtype, str(path))
+    return vae
