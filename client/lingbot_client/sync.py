@@ -41,17 +41,23 @@ class _Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it; an interrupted wait cancels it."""
+        if self.closed:
+            coroutine.close()
+            raise RuntimeError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         finally:
             future.cancel()
 
+    @property
+    def closed(self) -> bool:
+        return not self._thread.is_alive()
+
     def close(self) -> None:
         """Stop the loop and join its thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
 
 
 class SyncWorldSession:
@@ -184,6 +190,8 @@ class SyncWorldClient:
 
     def close(self) -> None:
         """Close the connection and join the thread behind it."""
+        if self._portal.closed:
+            return
         try:
             self._portal.run(self._client.close())
         finally:

@@ -21,7 +21,7 @@ FRAMES_PER_SECOND = 16
 
 Codec = Literal["libx264", "mpeg4"]
 
-_LABEL_WIDTH = 110
+_LABEL_WIDTH, _LABEL_HEIGHT = 110, 48
 _GAP = 4
 _BACKGROUND = (24, 24, 24)
 
@@ -93,14 +93,15 @@ def contact_sheet(
     if not chunks:
         raise ValueError("a contact sheet needs at least one chunk")
     height, width = chunks[0].frames.shape[1:3]
+    row_height = max(height, _LABEL_HEIGHT) + _GAP
     size = (
         _LABEL_WIDTH + columns * (width + _GAP),
-        _GAP + len(chunks) * (height + _GAP),
+        _GAP + len(chunks) * row_height,
     )
     sheet = Image.new("RGB", size, _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for row, chunk in enumerate(chunks):
-        top = _GAP + row * (height + _GAP)
+        top = _GAP + row * row_height
         draw.multiline_text((_GAP, top), _label(chunk), fill=(255, 255, 255))
         picks = np.linspace(0, len(chunk.frames) - 1, columns).round().astype(int)
         for column, pick in enumerate(picks):
@@ -112,4 +113,4 @@ def contact_sheet(
 def _label(chunk: Chunk) -> str:
     control = "poses" if chunk.keys is None else f"keys {chunk.keys or '.'}"
     last = chunk.frame_index + len(chunk.frames) - 1
-    return f"chunk {chunk.chunk_index}\n{control}\n{chunk.frame_index} to {last}"
+    return f"chunk {chunk.chunk_index}\n{control}\nframes {chunk.frame_index} to {last}"

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 
 import pytest
-
 from lingbot_client import WorldClient
+
 from tests.unit.client.fake_server import FakeServer
 
 DEADLINE = 10.0

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from lingbot_client.errors import ConnectionFailed, Disconnected
 from lingbot_client.protocol import Array
 from lingbot_client.transport import Request, Response, ServerInfo

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from lingbot_client import ProtocolError, protocol
 from lingbot_client.protocol import Answer, control, tensor
+
 from tests.unit.client.fake_server import outputs
 
 

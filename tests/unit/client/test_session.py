@@ -5,8 +5,6 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from lingbot_client import (
     Cancelled,
     Disconnected,
@@ -19,8 +17,19 @@ from lingbot_client import (
     WorldSession,
 )
 from lingbot_client.errors import BY_CODE, StatusError
+from lingbot_client.transport import Response
+from PIL import Image
+
 from tests.unit.client import fake_server
-from tests.unit.client.fake_server import FakeServer, complain, drop, hang_up, ignore, refuse, settle
+from tests.unit.client.fake_server import (
+    FakeServer,
+    complain,
+    drop,
+    hang_up,
+    ignore,
+    refuse,
+    settle,
+)
 
 PICTURE = Image.new("RGB", (24, 16), (10, 20, 30))
 ENDING = [kind for kind in BY_CODE.values() if kind.ends_session]
@@ -319,7 +328,7 @@ async def test_an_answer_to_no_request_is_a_protocol_error(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:
-        server.streams[0].deliver(fake_server.Response("99", final=True))
+        server.streams[0].deliver(Response("99", final=True))
         with pytest.raises(ProtocolError, match="99"):
             await session.next_part()
 
