@@ -42,9 +42,17 @@ def load_session_stage(name: str, settings: Settings) -> SessionStage:
     """The stage `name`, its weights loaded; KeyError for a name that is none."""
     if settings.simulated:
         return SIMULATED[name].load(settings)
-    from lingbot_triton.stages.condition import ConditionStage
-    from lingbot_triton.stages.decode import DecodeStage
-    from lingbot_triton.stages.denoise import DenoiseStage
+    # Each worker imports its own libraries only: they are most of a worker's start.
+    if name == "condition":
+        from lingbot_triton.stages.condition import ConditionStage
 
-    stages = {"condition": ConditionStage, "denoise": DenoiseStage, "decode": DecodeStage}
-    return stages[name].load(settings)
+        return ConditionStage.load(settings)
+    if name == "denoise":
+        from lingbot_triton.stages.denoise import DenoiseStage
+
+        return DenoiseStage.load(settings)
+    if name == "decode":
+        from lingbot_triton.stages.decode import DecodeStage
+
+        return DecodeStage.load(settings)
+    raise KeyError(f"no stage is called {name!r}")
