@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -18,11 +17,19 @@ from threading import Thread
 from types import TracebackType
 from typing import IO
 
+from lingbot_triton.triton.explain import explain
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
-from lingbot_triton.triton.system import dying_with, free_ports, session_members, wait_until_gone
+from lingbot_triton.triton.system import (
+    command_line,
+    dying_with,
+    free_ports,
+    session_members,
+    wait_until_gone,
+)
 
 SHARED_MEMORY = Path("/dev/shm")
+NVIDIA_DRIVER = Path("/dev/nvidiactl")
 THREADS_PER_MODEL = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
 
@@ -115,7 +122,12 @@ class ServerProcess:
             ]
         self._process = subprocess.Popen(
             [*command, *self.config.arguments],
-            env={**os.environ, **installation.environment, **self.config.environment},
+            env={
+                **os.environ,
+                **installation.environment,
+                "LINGBOT_SECRET": secrets.token_hex(32),
+                **self.config.environment,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -141,6 +153,8 @@ class ServerProcess:
             f"--http-restricted-api={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
             f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
         ]
+        if not NVIDIA_DRIVER.exists():
+            arguments += ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
         for name in ("http", "grpc", "metrics"):
             host, _, port = getattr(self, name).rpartition(":")
             arguments += [f"--{name}-address={host}", f"--{name}-port={port}"]
@@ -162,13 +176,17 @@ class ServerProcess:
         """Return once every model serves; raises ServerError if the server stops or is late."""
         deadline = time.monotonic() + timeout
         while not self.is_ready():
-            if self._process is None or self._process.poll() is not None:
-                if self._pump:
-                    self._pump.join(timeout=5)
-                raise ServerError(explain(list(self._tail)))
+            self.check_running()
             if time.monotonic() > deadline:
                 raise ServerError(f"tritonserver is not ready after {timeout:.0f} s")
             time.sleep(0.05)
+
+    def check_running(self) -> None:
+        """Raise ServerError, with the server's reason, if it has stopped by itself."""
+        if self._process is None or self._process.poll() is not None:
+            if self._pump:
+                self._pump.join(timeout=5)
+            raise ServerError(explain(list(self._tail)))
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""
@@ -189,6 +207,15 @@ class ServerProcess:
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""
         return [] if self._process is None else session_members(self._process.pid)
+
+    def model_processes(self) -> dict[str, int]:
+        """Model names with the id of a living process of each."""
+        models = {}
+        for pid in self.processes():
+            for argument in command_line(pid):
+                if argument.endswith("/1/model.py"):
+                    models[Path(argument).parts[-3]] = pid
+        return models
 
     def regions(self) -> list[Path]:
         """The shared-memory regions of the server's models."""
@@ -215,20 +242,3 @@ class ServerProcess:
         if self._pump:
             self._pump.join(timeout=5)
         return Leftovers(processes, regions)
-
-
-def explain(output: list[str]) -> str:
-    """One sentence, from the server's own words, on why it stopped."""
-    text = "\n".join(output)
-    pattern = r"failed to load '(\S+)' version \d+: (?:\w+: )?(.+?)(?:\"|\\n)"
-    failures = dict(re.findall(pattern, text))
-    if failures:
-        reasons = "; ".join(f"model {name}: {reason}" for name, reason in failures.items())
-        return f"tritonserver stopped, since a model did not load: {reasons}"
-    taken = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
-    if taken:
-        return f"tritonserver stopped, since {taken[2]} ({taken[1]}) is taken by another program"
-    errors = re.findall(r'^E\d{4} \S+ \d+ \S+\] "(.*)"$', text, re.MULTILINE)
-    errors = [error for error in errors if "CudaDriverHelper" not in error]  # no GPU: harmless
-    last = (errors or [line for line in output if line.strip()])[-6:]
-    return "\n".join(["tritonserver stopped; its last words were:", *(last or ["(none)"])])

@@ -51,6 +51,14 @@ def session_members(session: int) -> list[int]:
     return sorted(members)
 
 
+def command_line(pid: int) -> list[str]:
+    """The arguments a process was started with; none if it ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
 def wait_until_gone(session: int, seconds: float) -> None:
     """Return when the session has no living process, at the latest after `seconds`."""
     deadline = time.monotonic() + seconds

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lingbot_triton.triton.explain import explain
 from lingbot_triton.triton.server import (
     SHARED_MEMORY,
     Leftovers,
     ServerConfig,
     ServerError,
     ServerProcess,
-    explain,
 )
 
 MODEL_FAILED = (

@@ -1,0 +1,89 @@
+"""`scripts/demo`: start a server, play a few chunks, keep the video, and stop everything."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+from lingbot_client.cli import DEFAULT_KEYS, DEFAULT_PROMPT, INTERRUPTED, Plan, make_plan, play_plan
+from lingbot_client.cli import run as run_client
+from lingbot_client.client import WorldClient
+from lingbot_client.picture import encode_picture
+from lingbot_client.report import Recording, chunk_table
+from rich.console import Console
+
+from lingbot_triton.serve import load_settings, variables
+from lingbot_triton.triton.foreground import foreground
+from lingbot_triton.triton.installation import InstallationError
+from lingbot_triton.triton.server import ServerConfig, ServerError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FILE = click.Path(path_type=Path)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--image", type=FILE, help="First picture.  [default: a plain landscape]")
+@click.option("--prompt", default=DEFAULT_PROMPT)
+@click.option("--keys", default=DEFAULT_KEYS, help='Keys of each chunk; "." is none.')
+@click.option("--seed", type=int, default=42)
+@click.option("--chunks", type=click.IntRange(1), default=6)
+@click.option("--out", type=FILE, help="Folder for the video and its picture.  [default: out]")
+@click.option("--checkpoint", type=FILE, help="Folder of weights.  [default: the tiny ones]")
+def main(
+    image: Path | None,
+    prompt: str,
+    keys: str,
+    seed: int,
+    chunks: int,
+    out: Path | None,
+    checkpoint: Path | None,
+) -> None:
+    """Start a server on free ports, play a session on it, and write what was seen.
+
+    The weights that come with the project are tiny and random: they show that all parts work
+    together, in seconds and without a GPU, and make coloured noise.
+    """
+    folder = REPOSITORY / "out" if out is None else out
+    environment = variables({"checkpoint": checkpoint})
+    load_settings(environment)
+    try:
+        if image is not None:
+            encode_picture(image)
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = make_plan(
+            image=image,
+            prompt=prompt,
+            keys=keys,
+            poses=None,
+            chunks=chunks,
+            seed=seed,
+            size_area=None,
+            pairs=(),
+            ahead=False,
+            out=folder / "demo.mp4",
+            sheet=folder / "demo.png",
+        )
+        recording = play(plan, environment)
+    except (ValueError, OSError, InstallationError, ServerError) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    Console().print(chunk_table(recording))
+    click.echo(f"wrote {plan.out} and {plan.sheet}")
+    if recording.interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def play(plan: Plan, environment: dict[str, str]) -> Recording:
+    """Play the plan on a server of its own."""
+    started = time.monotonic()
+    click.echo("starting the server", err=True)
+    with foreground(ServerConfig(environment=environment)) as server:
+        click.echo(f"ready after {time.monotonic() - started:.1f} s: grpc {server.grpc}", err=True)
+        return run_client(play_plan(WorldClient(server.grpc), plan))
+
+
+if __name__ == "__main__":
+    main(prog_name="scripts/demo")
