@@ -1,0 +1,36 @@
+"""`python -m lingbot_triton.bench`, which `scripts/bench` runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "latency": "latency_command:command",
+    "dit": "dit:dit",
+}
+"""Commands by name: the module of this package, and the command's name in there."""
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        command: click.Command = getattr(import_module(f"lingbot_triton.bench.{module}"), attribute)
+        return command
+
+
+@click.group(cls=LazyGroup)
+def main() -> None:
+    """Measure the service; every report says what it ran on and what was simulated."""
+
+
+if __name__ == "__main__":
+    main(prog_name="scripts/bench")

@@ -1,0 +1,50 @@
+"""The server that is measured: one of our own on free ports, or a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lingbot_triton.settings import EMBEDDED_CHECKPOINT
+from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.server import ServerConfig, ServerProcess
+
+TINY = "tiny"
+"""Name of the checkpoint that comes with the package."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Addresses of the server; metrics is empty where it is not ours and was not named."""
+
+    grpc: str
+    metrics: str = ""
+
+
+def simulated(profile: str, scale: float, **settings: object) -> dict[str, str]:
+    """Environment of a server whose stages only take time."""
+    return _variables(simulated=profile, simulated_scale=scale, **settings)
+
+
+def computing(checkpoint: str, **settings: object) -> dict[str, str]:
+    """Environment of a server that computes with a checkpoint's weights on the CPU."""
+    path = EMBEDDED_CHECKPOINT if checkpoint == TINY else Path(checkpoint)
+    return _variables(simulated="", checkpoint=path, **settings)
+
+
+def _variables(**settings: object) -> dict[str, str]:
+    return {f"LINGBOT_{name.upper()}": str(value) for name, value in settings.items()}
+
+
+@contextmanager
+def serving(
+    url: str | None, environment: dict[str, str], repository: Path = REPOSITORY
+) -> Iterator[Target]:
+    """The server at `url`, or else a fresh one, which is stopped at the end whatever happens."""
+    if url is not None:
+        yield Target(url)
+        return
+    with ServerProcess(ServerConfig(repository=repository, environment=environment)) as server:
+        yield Target(server.grpc, server.metrics)

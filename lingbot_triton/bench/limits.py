@@ -1,0 +1,91 @@
+"""The shortest times a cost profile allows, by what a variant leaves on the control's path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
+from lingbot_triton.simulated.profiles import CostProfile
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of serving: what is done ahead of a control, and what after its frames."""
+
+    name: str
+    text: str
+    prefetch_depth: int
+    commit_inline: bool
+    decode_frames: int
+
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """Session options of the variant."""
+        return {
+            "prefetch_depth": self.prefetch_depth,
+            "commit_inline": self.commit_inline,
+            "decode_frames": self.decode_frames,
+        }
+
+
+INLINE = Variant("inline", "everything in line, whole chunks", 0, True, CHUNK_LATENT_FRAMES)
+PREFETCH = Variant("prefetch", "conditions prefetched, no more", 2, True, CHUNK_LATENT_FRAMES)
+ALL = Variant("all", "prefetch, commit beside decoding, frames as decoded", 2, False, 1)
+VARIANTS = (INLINE, PREFETCH, ALL)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How the person acts."""
+
+    name: str
+    text: str
+    think: bool = False
+    """Whether the person takes time between the last frames and the next control."""
+    ahead: bool = False
+    """Whether the next control is sent while a chunk is made."""
+
+
+THINKING = Scenario("thinking", "closed loop, with time to think before each control", think=True)
+CLOSED = Scenario("closed", "closed loop: the next control leaves when the last frames came")
+AHEAD = Scenario("ahead", "each control is sent one chunk ahead", ahead=True)
+SCENARIOS = (THINKING, CLOSED, AHEAD)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Milliseconds of one chunk in the steady state, if nothing cost more than the profile says."""
+
+    first_frames: float
+    whole_chunk: float
+    period: float
+    compute_fps: float
+
+
+def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: float) -> Limits:
+    """What `variant` could reach; `think` is in milliseconds.
+
+    In a closed loop a control may have to wait for the chunk before it to be committed. A control
+    that is sent ahead waits for all of that chunk, so its latency says little and has no limit.
+    """
+    condition = 0.0 if variant.prefetch_depth else profile.condition
+    commit = profile.commit if variant.commit_inline else 0.0
+    decoding = profile.decode_per_latent_frame
+    whole = condition + profile.denoise + commit + CHUNK_LATENT_FRAMES * decoding
+    first = whole - (CHUNK_LATENT_FRAMES - variant.decode_frames) * decoding
+    lane = condition + profile.denoise + profile.commit
+    """How long a chunk keeps the next one from being denoised."""
+    frames = video_frames(CHUNK_LATENT_FRAMES, first=False)
+    if scenario.ahead:
+        period = max(lane, CHUNK_LATENT_FRAMES * decoding, profile.condition)
+        return Limits(float("nan"), float("nan"), period, _rate(frames, period))
+    pause = think if scenario.think else 0.0
+    queue = max(0.0, lane - whole - pause)
+    if variant.prefetch_depth:  # conditions are made one after another, one a chunk
+        queue = max(queue, profile.condition - whole - pause)
+    period = queue + whole + pause
+    return Limits(first + queue, whole + queue, period, _rate(frames, whole + queue))
+
+
+def _rate(frames: int, milliseconds: float) -> float:
+    return frames / milliseconds * 1000 if milliseconds else float("nan")
