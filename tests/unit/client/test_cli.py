@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from lingbot_client import WorldClient, cli
 from lingbot_client.transport import Model, Request, ServerInfo, Tensor
 from PIL import Image
 
-from tests.unit.client.fake_server import FakeServer, FakeStream, hang_up, refuse
+from tests.unit.client.fake_server import FakeServer, FakeStream, hang_up, ignore, refuse
 
 
 @pytest.fixture(autouse=True)
@@ -77,18 +78,17 @@ def test_play_takes_poses_from_a_file(server: FakeServer, tmp_path: Path) -> Non
     assert result.stdout.count("poses") == 2
 
 
-@pytest.mark.parametrize(("ahead", "unanswered"), [([], 1), (["--ahead"], 2)])
-def test_play_sends_one_control_at_a_time_or_one_ahead(
-    server: FakeServer, ahead: list[str], unanswered: int
+@pytest.mark.parametrize(("ahead", "sent"), [([], [0]), (["--ahead"], [0, 1])])
+def test_play_waits_for_each_chunk_or_sends_one_control_ahead(
+    server: FakeServer, ahead: list[str], sent: list[int]
 ) -> None:
-    def fail_late(stream: FakeStream, request: Request) -> None:
-        sent.extend(server.chunk_indices)
-        refuse("STAGE_FAILED")(stream, request)
+    def hang_up_soon(stream: FakeStream, request: Request) -> None:
+        asyncio.get_running_loop().call_later(0.01, hang_up, stream, request)
 
-    sent: list[int] = []
-    server.reactions[unanswered - 1] = fail_late
-    invoke("play", "--chunks", 4, *ahead)
-    assert sent == list(range(unanswered))
+    server.reactions[0] = hang_up_soon
+    server.reactions[1] = ignore
+    assert invoke("play", "--chunks", 4, *ahead).exit_code == 1
+    assert server.chunk_indices == sent
 
 
 @pytest.mark.parametrize(

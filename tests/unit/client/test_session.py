@@ -8,6 +8,7 @@ import pytest
 from lingbot_client import (
     Cancelled,
     Disconnected,
+    Duplicate,
     NoSession,
     ProtocolError,
     SessionLimit,
@@ -164,6 +165,20 @@ async def test_concurrent_senders_get_successive_indices(
         assert await asyncio.gather(*(session.send(key) for key in "wasd")) == [0, 1, 2, 3]
     keys = [r.inputs["keys"][0] for r in server.requests if "keys" in r.inputs]
     assert keys == [b"w", b"a", b"s", b"d"]
+
+
+async def test_concurrent_senders_share_the_window(client: WorldClient, server: FakeServer) -> None:
+    async with open_session(client) as session:
+        server.hold = True
+        senders = [asyncio.create_task(session.send("w")) for _ in range(4)]
+        await settle()
+        assert server.chunk_indices == [0, 1]
+        server.release(1)  # the first part of chunk 0
+        await settle()
+        assert server.chunk_indices == [0, 1, 2]
+        server.hold = False
+        server.release(len(server.held))
+        await asyncio.gather(*senders)
 
 
 async def test_send_waits_until_the_session_is_open(
@@ -393,6 +408,18 @@ async def test_nothing_follows_a_close(client: WorldClient, server: FakeServer) 
         await session.open()
 
 
+async def test_closing_a_session_that_was_never_opened_wakes_its_sender(
+    client: WorldClient, server: FakeServer
+) -> None:
+    session = open_session(client)
+    sending = asyncio.create_task(session.send("w"))
+    await settle()
+    await session.close()
+    with pytest.raises(SessionOver):
+        await sending
+    assert server.requests == []
+
+
 async def test_a_finished_session_takes_no_more_controls(client: WorldClient) -> None:
     async with open_session(client) as session:
         session.finish()
@@ -422,6 +449,16 @@ async def test_a_request_of_any_kind_returns_its_answers(
         server.reactions[1] = drop
         with pytest.raises(Cancelled):
             await session.request(chunk_index=1)
+
+
+async def test_after_a_duplicate_the_next_index_is_sent(client: WorldClient) -> None:
+    async with open_session(client) as session:
+        await session.request(chunk_index=0, keys=["w"])  # behind the session's back
+        assert await session.send("w") == 0
+        with pytest.raises(Duplicate):
+            await session.next_chunk()
+        assert await session.send("w") == 1
+        assert (await session.next_chunk()).chunk_index == 1
 
 
 async def test_an_opening_refused_leaves_other_sessions_alone(

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from lingbot_client import Disconnected, ProtocolError, TritonError
+from lingbot_client.exchange import Exchange
+from lingbot_client.transport import Response
+
+from tests.unit.client.fake_server import FakeServer, complain, hang_up, ignore, outputs
+
+
+async def test_answers_find_their_request_whatever_the_order(server: FakeServer) -> None:
+    exchange = Exchange(server.open_stream())
+    server.hold = True
+    calls = [exchange.call(name, start=True, inputs={"chunk_index": 0}) for name in "ab"]
+    server.held = server.held[5:] + server.held[:5]  # the second request's answers first
+    server.release(10)
+    for call in calls:
+        answers = await call.collect()
+        assert [a.status for a in answers] == ["READY", "FRAMES", "FRAMES", "FRAMES"]
+    assert [r.id for r in server.requests] == ["1", "2"]
+    await exchange.close()
+
+
+async def test_a_call_that_ended_stays_ended(server: FakeServer) -> None:
+    exchange = Exchange(server.open_stream())
+    call = exchange.call("a", start=True, inputs={})
+    assert len(await call.collect()) == 1
+    assert await call.collect() == []
+    server.reactions["end"] = complain("unexpected shape")
+    call = exchange.call("a", end=True, inputs={})
+    for _ in range(2):
+        with pytest.raises(TritonError):
+            await call.collect()
+    await exchange.close()
+
+
+async def test_an_error_without_an_id_goes_to_the_oldest_call_without_an_answer(
+    server: FakeServer,
+) -> None:
+    stream = server.open_stream()
+    exchange = Exchange(stream)
+    server.reactions["start"] = lambda s, request: s.answer(request, outputs("READY"))
+    half_answered = exchange.call("a", start=True, inputs={})
+    assert (await anext(half_answered)).status == "READY"
+    server.reactions["end"] = ignore
+    unanswered = exchange.call("a", end=True, inputs={})
+    stream.deliver(Response("", error="what is this", final=True))
+    with pytest.raises(TritonError, match="what is this"):
+        await unanswered.collect()
+    stream.deliver(Response("", error="and this", final=True))
+    with pytest.raises(TritonError, match="and this"):
+        await half_answered.collect()
+    await exchange.close()
+
+
+async def test_an_error_with_an_id_goes_to_its_call(server: FakeServer) -> None:
+    stream = server.open_stream()
+    exchange = Exchange(stream)
+    server.reactions["start"] = server.reactions["end"] = ignore
+    first = exchange.call("a", start=True, inputs={})
+    second = exchange.call("a", end=True, inputs={})
+    stream.deliver(Response("2", error="what is this", final=True))
+    with pytest.raises(TritonError):
+        await second.collect()
+    assert not first.first_answer.is_set()
+    await exchange.close()
+    with pytest.raises(Disconnected):
+        await first.collect()
+
+
+async def test_what_breaks_the_stream_is_told_to_every_call_and_once_to_the_owner(
+    server: FakeServer,
+) -> None:
+    told: list[Exception] = []
+    exchange = Exchange(server.open_stream(), on_break=told.append)
+    server.reactions["start"] = ignore
+    waiting = exchange.call("a", start=True, inputs={})
+    server.reactions["end"] = hang_up
+    hanging = exchange.call("a", end=True, inputs={})
+    for call in (waiting, hanging):
+        with pytest.raises(Disconnected, match="lost"):
+            await call.collect()
+    with pytest.raises(Disconnected, match="lost"):
+        exchange.call("a", inputs={})
+    await exchange.close()
+    assert [str(error) for error in told] == ["the connection was lost"]
+
+
+async def test_an_answer_that_cannot_be_read_breaks_the_stream(server: FakeServer) -> None:
+    exchange = Exchange(server.open_stream())
+    server.reactions["start"] = lambda s, request: s.answer(request, {"info": outputs("")["info"]})
+    with pytest.raises(ProtocolError, match="status"):
+        await exchange.call("a", start=True, inputs={}).collect()
+    await exchange.close()
