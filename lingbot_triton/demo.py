@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from lingbot_client.cli import DEFAULT_KEYS, DEFAULT_PROMPT, INTERRUPTED, Plan, make_plan, play_plan
 from lingbot_client.cli import run as run_client
 from lingbot_client.client import WorldClient
+from lingbot_client.errors import WorldError
 from lingbot_client.picture import encode_picture
 from lingbot_client.report import Recording, chunk_table
 from rich.console import Console
 
+from lingbot_triton.protocol import KEYS
 from lingbot_triton.serve import load_settings, variables
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.installation import InstallationError
@@ -48,25 +51,10 @@ def main(
     folder = REPOSITORY / "out" if out is None else out
     environment = variables({"checkpoint": checkpoint})
     load_settings(environment)
+    plan = prepare(folder, image=image, prompt=prompt, keys=keys, seed=seed, chunks=chunks)
     try:
-        if image is not None:
-            encode_picture(image)
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = make_plan(
-            image=image,
-            prompt=prompt,
-            keys=keys,
-            poses=None,
-            chunks=chunks,
-            seed=seed,
-            size_area=None,
-            pairs=(),
-            ahead=False,
-            out=folder / "demo.mp4",
-            sheet=folder / "demo.png",
-        )
         recording = play(plan, environment)
-    except (ValueError, OSError, InstallationError, ServerError) as error:
+    except (InstallationError, ServerError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -74,6 +62,32 @@ def main(
     click.echo(f"wrote {plan.out} and {plan.sheet}")
     if recording.interrupted:
         sys.exit(INTERRUPTED)
+
+
+def prepare(folder: Path, image: Path | None, keys: str, **given: Any) -> Plan:
+    """What to play; raises ClickException, before anything starts, for what cannot be."""
+    wrong = sorted(set(keys) - set(KEYS) - set(" ."))
+    if wrong:
+        raise click.ClickException(f"{wrong[0]!r} is no key; keys are {' '.join(KEYS)}")
+    try:
+        if image is not None:
+            encode_picture(image)
+        folder.mkdir(parents=True, exist_ok=True)
+        return make_plan(
+            image=image,
+            keys=keys,
+            poses=None,
+            size_area=None,
+            pairs=(),
+            ahead=False,
+            out=folder / "demo.mp4",
+            sheet=folder / "demo.png",
+            **given,
+        )
+    except (WorldError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def play(plan: Plan, environment: dict[str, str]) -> Recording:

@@ -68,7 +68,7 @@ def main(
         metrics_port=metrics_port,
         environment=environment,
         tritonserver=tritonserver,
-        echo=True,
+        echo=verbose or log_level in ("info", "debug"),
         arguments=(*LOG_FLAGS["info" if verbose else log_level], *triton_arguments),
     )
     try:
@@ -107,10 +107,17 @@ def check_ports(host: str, ports: dict[str, int]) -> None:
 
 
 def serve(config: ServerConfig, settings: Settings) -> None:
-    """Run a server until SIGINT, SIGTERM or SIGHUP; raises ServerError where it fails."""
+    """Run a server until SIGINT, SIGTERM or SIGHUP; raises ServerError where it fails.
+
+    Its warnings are shown while it serves; what goes wrong in starting is in the error.
+    """
     with suppress(KeyboardInterrupt), foreground(config) as server:
         click.echo(ready_line(server, settings))
-        watch(server)
+        try:
+            server.echo = True
+            watch(server)
+        finally:
+            server.echo = config.echo
 
 
 def ready_line(server: ServerProcess, settings: Settings) -> str:

@@ -11,8 +11,8 @@ def explain(output: list[str]) -> str:
     pattern = r"failed to load '(\S+)' version \d+: (?:\w+: )?(.+?)(?:\"|\\n)"
     failures = dict(re.findall(pattern, text))
     if failures:
-        reasons = "; ".join(f"model {name}: {reason}" for name, reason in failures.items())
-        return f"tritonserver stopped, since a model did not load: {reasons}"
+        reasons = [f"model {name}: {reason}" for name, reason in failures.items()]
+        return "\n".join(["tritonserver stopped, since it could not load", *reasons])
     taken = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
     if taken:
         return f"tritonserver stopped, since {taken[2]} ({taken[1]}) is taken by another program"

@@ -83,6 +83,7 @@ class ServerProcess:
         self.region_prefix = f"lingbot-{secrets.token_hex(6)}-"
         self.admin_key = secrets.token_hex(16)
         """Value of the header `lingbot-admin` that opens `CLOSED_PROTOCOLS`."""
+        self.echo = config.echo
         self._tail: deque[str] = deque(maxlen=400)
         self._process: subprocess.Popen[str] | None = None
         self._pump: Thread | None = None
@@ -169,7 +170,7 @@ class ServerProcess:
                 if log:
                     log.write(line)
                     log.flush()
-                if self.config.echo:
+                if self.echo:
                     sys.stderr.write(line)
 
     def wait_ready(self, timeout: float = 300.0) -> None:

@@ -152,7 +152,7 @@ def test_stopping_what_was_never_started_is_nothing() -> None:
 
 def test_an_error_in_a_model_is_one_sentence() -> None:
     assert explain([NO_GPU, MODEL_FAILED.strip(), "error: creating server"]) == (
-        "tritonserver stopped, since a model did not load: "
+        "tritonserver stopped, since it could not load\n"
         "model denoise: SettingsError: max_sessions is 99"
     )
 

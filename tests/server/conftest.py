@@ -1,0 +1,82 @@
+"""Real servers for tests: shared by all that want the same settings, or a test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from lingbot_triton.settings import PREFIX
+from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
+
+_running: list[ServerProcess] = []
+
+
+class StartServer(Protocol):
+    """Gives a server that is ready. Settings are those of `Settings`: `max_sessions=2`."""
+
+    def __call__(self, **settings: str | int | float) -> ServerProcess: ...
+
+
+def _start(log: Path, settings: dict[str, str | int | float]) -> ServerProcess:
+    environment = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
+    server = ServerProcess(ServerConfig(environment=environment, log=log))
+    server.__enter__()
+    _running.append(server)
+    return server
+
+
+def _stop(server: ServerProcess) -> Leftovers:
+    """Stop the server and check that nothing of it is left; returns what had to be forced."""
+    _running.remove(server)
+    left = server.stop(grace=10.0)
+    assert server.processes() == []
+    assert server.regions() == []
+    return left
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Starts servers that tests share: the same settings give the same server.
+
+    When the tests are over, each must stop by itself and leave no process and no shared memory.
+    """
+    logs = tmp_path_factory.mktemp("servers")
+    servers: dict[tuple[tuple[str, str | int | float], ...], ServerProcess] = {}
+
+    def start(**settings: str | int | float) -> ServerProcess:
+        key = tuple(sorted(settings.items()))
+        if key not in servers:
+            servers[key] = _start(logs / f"{len(servers)}.log", settings)
+        return servers[key]
+
+    yield start
+    left = [_stop(server) for server in servers.values()]
+    assert left == [Leftovers()] * len(servers)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Starts servers for one test alone, which may do to them whatever it likes."""
+    servers: list[ServerProcess] = []
+
+    def start(**settings: str | int | float) -> ServerProcess:
+        servers.append(_start(tmp_path / f"server-{len(servers)}.log", settings))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        _stop(server)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test shows what the servers last said."""
+    report = yield
+    if report.failed:
+        for server in _running:
+            lines = [line for line in server.output().splitlines() if line[:1] not in "|+"]
+            report.sections.append((f"tritonserver at {server.grpc}", "\n".join(lines[-30:])))
+    return report

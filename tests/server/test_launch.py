@@ -1,0 +1,144 @@
+"""Starting and stopping the real tritonserver with the real models."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferenceServerException
+
+from lingbot_triton.protocol import MODELS
+from lingbot_triton.triton.server import SHARED_MEMORY, ServerConfig, ServerError, ServerProcess
+from lingbot_triton.triton.system import free_ports, session_members
+from tests.server.conftest import StartServer
+
+SIMULATED: dict[str, str | float] = {"simulated": "seed-4xh100", "simulated_scale": 0.01}
+
+
+def test_every_model_has_a_process_and_a_region(shared_server: StartServer) -> None:
+    server = shared_server(**SIMULATED)
+    assert set(server.model_processes()) == {model.name for model in MODELS}
+    assert len(server.regions()) >= len(MODELS)
+    assert server.pid in server.processes()
+
+
+def test_metrics_are_served(shared_server: StartServer) -> None:
+    host, _, port = shared_server(**SIMULATED).metrics.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request("GET", "/metrics")
+    assert b"nv_inference_request_success" in connection.getresponse().read()
+    connection.close()
+
+
+def test_clients_cannot_unload_a_model(shared_server: StartServer) -> None:
+    server = shared_server(**SIMULATED)
+    with InferenceServerClient(server.grpc) as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.unload_model("decode")
+        assert client.is_model_ready("decode")
+
+
+def test_a_setting_that_a_model_refuses_is_named() -> None:
+    config = ServerConfig(environment={"LINGBOT_MAX_SESSIONS": "99"})
+    server = ServerProcess(config)
+    with pytest.raises(ServerError, match=r"max_sessions is 99; it must be 1 to 64"), server:
+        pass
+    assert server.processes() == []
+    assert server.regions() == []
+
+
+def test_a_worker_that_was_killed_leaves_nothing(own_server: StartServer) -> None:
+    server = own_server(**SIMULATED)
+    os.kill(server.model_processes()["decode"], signal.SIGKILL)
+    server.stop()
+    assert server.processes() == []
+    assert server.regions() == []
+
+
+class Serve:
+    """`scripts/serve` as a program, on free ports."""
+
+    def __init__(self) -> None:
+        ports = free_ports("127.0.0.1")
+        options = [f"--{name}-port={next(ports)}" for name in ("http", "grpc", "metrics")]
+        self.program = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "lingbot_triton.serve", *options),
+                *("--simulated=seed-4xh100", "--scale=0.01", "--max-sessions=2"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.program.stdout is not None
+        self.ready = self.program.stdout.readline()
+        children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
+        self.server = int(children)
+        self.regions = {
+            SHARED_MEMORY / argument
+            for pid in session_members(self.server)
+            for argument in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if argument.startswith("lingbot-")
+        }
+
+    def everything_gone(self) -> bool:
+        regions = [path for path in self.regions if path.exists()]
+        return not session_members(self.server) and not regions
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    running = Serve()
+    yield running
+    if running.program.poll() is None:
+        running.program.kill()
+    running.program.communicate()
+
+
+def test_serve_says_in_one_line_where_it_is_ready(serve: Serve) -> None:
+    address = r"127\.0\.0\.1:\d+"
+    pattern = (
+        f"ready: grpc {address} http {address} metrics {address} simulated seed-4xh100 × 0.01\n"
+    )
+    assert re.fullmatch(pattern, serve.ready)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_within_five_seconds(serve: Serve, number: int) -> None:
+    assert len(serve.regions) == len(MODELS)
+    started = time.monotonic()
+    serve.program.send_signal(number)
+    rest, errors = serve.program.communicate(timeout=20)
+    assert time.monotonic() - started < 5
+    assert (serve.program.returncode, rest, errors) == (0, "", "")
+    assert serve.everything_gone()
+
+
+def test_a_killed_launcher_takes_its_server_along(serve: Serve) -> None:
+    serve.program.kill()
+    deadline = time.monotonic() + 10
+    while not serve.everything_gone() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert serve.everything_gone()
+
+
+def test_serve_ends_with_an_error_when_the_orchestrator_dies(serve: Serve) -> None:
+    orchestrator = next(
+        pid
+        for pid in session_members(serve.server)
+        if "/orchestrator/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text()
+    )
+    os.kill(orchestrator, signal.SIGKILL)
+    _, errors = serve.program.communicate(timeout=20)
+    assert serve.program.returncode == 1
+    assert "the process of model orchestrator died, so the server was stopped" in errors
+    assert serve.everything_gone()
