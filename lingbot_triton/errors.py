@@ -1,17 +1,18 @@
 """Every error a client can meet, in one tree, each with its status code.
 
-    WorldError                    (never raised itself)
-    ├── BadRequest                BAD_REQUEST      the request is malformed; the session goes on
-    ├── Duplicate                 DUPLICATE        this chunk index was admitted before
-    ├── OutOfOrder                OUT_OF_ORDER     this chunk index skips the next one
-    ├── WindowFull                WINDOW_FULL      too many controls ahead of their denoise
-    ├── LengthLimit               LENGTH_LIMIT     the session has no chunk with this index
-    ├── SessionLimit              SESSION_LIMIT    no room for another session
-    ├── NoSession                 NO_SESSION       no session with this id and token
-    ├── SessionFailed             SESSION_FAILED   ends the session
-    ├── StageFailed               STAGE_FAILED     ends the session
-    ├── StageTimeout              STAGE_TIMEOUT    ends the session
-    └── ShuttingDown              SHUTTING_DOWN    the server is stopping
+WorldError                    (never raised itself)
+├── BadRequest                BAD_REQUEST      the request is malformed; the session goes on
+├── Duplicate                 DUPLICATE        this chunk index was admitted before
+├── OutOfOrder                OUT_OF_ORDER     this chunk index skips the next one
+├── WindowFull                WINDOW_FULL      too many controls ahead of their denoise
+├── LengthLimit               LENGTH_LIMIT     the session has no chunk with this index
+├── SessionLimit              SESSION_LIMIT    no room for another session
+├── NoSession                 NO_SESSION       no session with this id and token
+├── SessionFailed             SESSION_FAILED   ends the session
+├── StageFailed               STAGE_FAILED     ends the session
+│   └── StageDead                              the stage's process is gone
+├── StageTimeout              STAGE_TIMEOUT    ends the session
+└── ShuttingDown              SHUTTING_DOWN    the server is stopping
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ class SessionFailed(WorldError):
 
 class StageFailed(WorldError):
     code = "STAGE_FAILED"
+
+
+class StageDead(StageFailed):
+    """A worker process of `stage` is gone, and with it the session's state there."""
+
+    def __init__(self, stage: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.stage = stage
 
 
 class StageTimeout(WorldError):

@@ -145,12 +145,12 @@ class SessionOptions:
             _between("intrinsics fy", self.intrinsics[1], 1e-3, 1e6)
         if self.intrinsics_size is not None:
             if self.intrinsics is None:
-                raise BadRequest("option 'intrinsics_size' needs option 'intrinsics' beside it")
+                raise BadRequest("option 'intrinsics_size' needs option 'intrinsics'")
             _between("intrinsics_size width", self.intrinsics_size[0], 1, 100_000)
             _between("intrinsics_size height", self.intrinsics_size[1], 1, 100_000)
         if self.kv_window_frames is None:
             if self.kv_sink_frames:
-                raise BadRequest("option 'kv_sink_frames' needs option 'kv_window_frames' beside it")
+                raise BadRequest("option 'kv_sink_frames' needs option 'kv_window_frames'")
             return
         _between("kv_sink_frames", self.kv_sink_frames, 0, 1000)
         _between(

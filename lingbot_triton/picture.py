@@ -37,7 +37,8 @@ def load_picture(data: bytes, settings: Settings) -> np.ndarray[Any, np.dtype[np
     width, height = image.size
     if width * height > settings.max_picture_pixels:
         raise BadRequest(
-            f"the image has {width}x{height} pixels; at most {settings.max_picture_pixels} are taken"
+            f"the image has {width}x{height} pixels; "
+            f"at most {settings.max_picture_pixels} are taken"
         )
     if min(width, height) < MINIMUM_SIDE:
         raise BadRequest(

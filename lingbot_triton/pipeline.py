@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from lingbot_triton import metrics
-from lingbot_triton.errors import WorldError
+from lingbot_triton.errors import StageDead, WorldError
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
 from lingbot_triton.session import Condition, Control, EndReason, Latent, Session
 
@@ -206,7 +206,10 @@ class Pipeline:
                     session, "decode", control.chunk_index, self.stages.decode, latent, first, count
                 )
                 now = self.clock()
-                elapsed = {"decode": _ms(now - started), "since_acceptance": _ms(now - control.accepted_at)}
+                elapsed = {
+                    "decode": _ms(now - started),
+                    "since_acceptance": _ms(now - control.accepted_at),
+                }
                 keys = control.keys if control.poses is None else None
                 frame_index = session.frames_sent
                 length = video_frames(count, first=frame_index == 0)
@@ -261,7 +264,9 @@ class Pipeline:
 
     async def _close(self, session: Session, stage: str) -> None:
         try:
-            await self.stages.close(session, stage)
+            # A dead worker holds nothing, and takes seconds to say so.
+            if not (isinstance(session.failure, StageDead) and session.failure.stage == stage):
+                await self.stages.close(session, stage)
         except WorldError as error:
             # The state is gone with its worker, or the worker's own sweeper will drop it.
             log.warning("closing %s of session %s: %s", stage, session.epoch, error)

@@ -48,7 +48,7 @@ IMAGE = TensorSpec("image", "BYTES", (1,), "the first picture: PNG, JPEG or WebP
 PROMPT = TensorSpec("prompt", "BYTES", (1,), "UTF-8 text, at most 512 tokens; at START")
 OPTIONS = TensorSpec("options", "BYTES", (1,), "JSON object of session options; at START")
 CHUNK_INDEX = TensorSpec("chunk_index", "INT32", (1,), "index of the chunk a control is for")
-KEYS_HELD = TensorSpec("keys", "BYTES", (-1,), "keys held: any of w a s d i j k l; none stands still")
+KEYS_HELD = TensorSpec("keys", "BYTES", (-1,), "keys held: w a s d i j k l; none stands still")
 POSES = TensorSpec(
     "poses", "FP32", (-1, 4, 4), "camera-to-world matrices, OpenCV axes, one per latent frame (3)"
 )
@@ -125,3 +125,8 @@ DECODE_MODEL = ModelSpec(
 )
 WORKERS = (PROMPT_MODEL, CONDITION_MODEL, DENOISE_MODEL, DECODE_MODEL)
 MODELS = (ORCHESTRATOR, *WORKERS)
+
+
+def worker(name: str) -> ModelSpec:
+    """The worker model called `name`."""
+    return next(spec for spec in WORKERS if spec.name == name)

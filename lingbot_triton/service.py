@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lingbot_triton import metrics
-from lingbot_triton.errors import BadRequest, SessionFailed, ShuttingDown, WorldError
+from lingbot_triton.errors import BadRequest, SessionFailed, ShuttingDown, StageDead, WorldError
 from lingbot_triton.options import (
     CHUNK_LATENT_FRAMES,
     FRAMES_PER_SECOND,
@@ -22,6 +22,7 @@ from lingbot_triton.options import (
     video_frames,
 )
 from lingbot_triton.pipeline import Clock, FramePart, Opening, Pipeline
+from lingbot_triton.recovery import Recovery, Workers
 from lingbot_triton.session import (
     ConditionWindow,
     Control,
@@ -96,6 +97,7 @@ class Service:
         load_picture: Callable[[bytes], Awaitable[Any]],
         clock: Clock,
         info: dict[str, Any] | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.settings = settings
         self.pipeline = pipeline
@@ -107,18 +109,28 @@ class Service:
         self._load_picture = load_picture
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies: dict[Reply, Session] = {}
-        self._sweeper: asyncio.Task[None] | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+        self.recovery = (
+            Recovery(workers, self.table, self.observer, self._spawn) if workers else None
+        )
 
     def accept(self, request: Request, reply: Reply) -> None:
         """Admit or refuse `request`, without awaiting, and answer it in the background."""
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        self.watch()
         try:
             session, work = self._admit(request, reply)
         except WorldError as error:
             self._spawn(self._refuse(request, reply, error))
         else:
             self._spawn(self._serve(session, work, request, reply))
+
+    def watch(self) -> None:
+        """Start looking after sessions and workers, unless that is done already."""
+        if not self._watchers:
+            loop = asyncio.get_running_loop()
+            self._watchers.append(loop.create_task(self._sweep()))
+            if self.recovery is not None:
+                self._watchers.append(loop.create_task(self.recovery.watch()))
 
     def _admit(self, request: Request, reply: Reply) -> tuple[Session, list[asyncio.Task[None]]]:
         if self.stopping:
@@ -150,6 +162,8 @@ class Service:
             raise request.error
         if request.start is None:
             raise BadRequest("START needs an image and a prompt")
+        if self.recovery is not None:
+            self.recovery.check()
         session = self._new_session(request, request.start.options)
         if request.control is not None:
             session.controls.admit(request.control.chunk_index)
@@ -171,8 +185,13 @@ class Service:
             controls=ControlCursor(self.settings.control_window, options.last_chunk),
             conditions=ConditionWindow(depth, options.last_chunk),
             opened_at=self.clock(),
-            on_failure=lambda session: self._spawn(self._end(session, EndReason.FAILED)),
+            on_failure=self._failed,
         )
+
+    def _failed(self, session: Session) -> None:
+        if isinstance(session.failure, StageDead) and self.recovery is not None:
+            self.recovery.died(session.failure.stage)
+        self._spawn(self._end(session, EndReason.FAILED))
 
     async def _open(
         self, session: Session, previous: Session | None, start: Start, reply: Reply, final: bool
@@ -247,8 +266,8 @@ class Service:
             await reply.send(_error(error, index), last=not request.end)
         except Exception:
             log.exception("a request of session %s met an internal error", session.epoch)
-            error = SessionFailed("the server met an internal error")
-            await reply.send(_error(error), last=not request.end)
+            failure = SessionFailed("the server met an internal error")
+            await reply.send(_error(failure), last=not request.end)
         finally:
             del self._replies[reply]
         if request.end:
@@ -258,7 +277,8 @@ class Service:
         """Answer a request that was not admitted; its END still ends the session it names."""
         index = request.control.chunk_index if request.control else -1
         self.observer.add(metrics.REJECTIONS, 1, error.code)
-        session = self.table.find(request.session_id) if request.end and not request.starts else None
+        ends = request.end and not request.starts
+        session = self.table.find(request.session_id) if ends else None
         if session is not None and session.token == request.token and not session.closing:
             await reply.send(_error(error, index), last=False)
             await self._close(session, reply)
@@ -288,8 +308,8 @@ class Service:
         summary = self._summary(session)
         if session.options.trace:
             summary["spans"] = [
-                [name, chunk, round(start - session.opened_at, 6), round(end - session.opened_at, 6)]
-                for name, chunk, start, end in session.spans
+                [name, chunk, *(round(at - session.opened_at, 6) for at in times)]
+                for name, chunk, *times in session.spans
             ]
         return summary
 
@@ -327,8 +347,8 @@ class Service:
             await asyncio.sleep(0.02)
         ends = [self._end(session, EndReason.SHUTDOWN) for session in list(self.table.live)]
         await asyncio.gather(*ends)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for watcher in self._watchers:
+            watcher.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -29,6 +30,7 @@ from lingbot_triton.errors import (
 )
 from lingbot_triton.options import Geometry, SessionOptions
 
+log = logging.getLogger(__name__)
 SessionId = int | str
 Result = TypeVar("Result")
 
@@ -237,8 +239,10 @@ class Session:
     def fail(self, error: BaseException) -> None:
         """Remember the first failure and let the owner end the session."""
         if self.failure is None and self.end_reason is None:
-            known = isinstance(error, WorldError)
-            self.failure = error if known else SessionFailed("the server met an internal error")
+            if not isinstance(error, WorldError):
+                log.error("session %s met an internal error", self.epoch, exc_info=error)
+                error = SessionFailed("the server met an internal error")
+            self.failure = error
             self.on_failure(self)
 
     def check(self) -> None:

@@ -37,6 +37,8 @@ class Settings:
     control_window: int = 2
     stage_timeout_seconds: float = 120.0
     session_idle_seconds: float = 300.0
+    drain_seconds: float = 2.0
+    """What running chunks are given to finish when the server is asked to end every session."""
     max_picture_bytes: int = 16 * 2**20
     max_picture_pixels: int = 40_000_000
     max_prompt_bytes: int = 16 * 2**10
@@ -76,14 +78,17 @@ class Settings:
             if variable in environ:
                 given[field.name] = environ[variable]
         kinds = get_type_hints(cls)
-        values = {name: _parse(name, text, kinds[name]) for name, text in given.items() if name in kinds}
+        known = [name for name in given if name in kinds]
+        values = {name: _parse(name, given[name], kinds[name]) for name in known}
         settings = replace(cls(), **values)  # type: ignore[arg-type]
         settings._check()
         return settings
 
     def _check(self) -> None:
         if not 1 <= self.max_sessions <= WORKER_SLOTS:
-            raise SettingsError(f"max_sessions is {self.max_sessions}; it must be 1 to {WORKER_SLOTS}")
+            raise SettingsError(
+                f"max_sessions is {self.max_sessions}; it must be 1 to {WORKER_SLOTS}"
+            )
         if not 0 <= self.prefetch_depth <= 8:
             raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
         if self.control_window < 1:
@@ -95,9 +100,11 @@ class Settings:
                 )
         for name in ("stage_timeout_seconds", "session_idle_seconds"):
             if not 0 < getattr(self, name) < 3600:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must be above 0, below 3600")
+                raise SettingsError(
+                    f"{name} is {getattr(self, name)}; it must be above 0 and below 3600"
+                )
         if self.simulated_scale < 0:
-            raise SettingsError(f"simulated_scale is {self.simulated_scale}; it must not be negative")
+            raise SettingsError(f"simulated_scale is {self.simulated_scale}; at least 0 is needed")
 
 
 def _parse(name: str, text: str, kind: type) -> str | int | float:

@@ -7,6 +7,9 @@ gives an instance 32 threads for calls and responses together, and one call too 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,15 +18,18 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
-from lingbot_triton.errors import StageTimeout
+from lingbot_triton.errors import StageFailed, StageTimeout
 from lingbot_triton.protocol import ModelSpec
 from lingbot_triton.session import Condition, Control, Latent, Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
+from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
 CALLS_PER_STAGE = 6
 PROMPT_CALLS = 2
 CLOSE_SECONDS = 10.0
+RELOAD_SECONDS = 10.0
+log = logging.getLogger(__name__)
 
 
 class TritonStages:
@@ -41,9 +47,10 @@ class TritonStages:
                 (protocol.DECODE_MODEL, CALLS_PER_STAGE),
             )
         }
+        self._reloads = ThreadPoolExecutor(1, thread_name_prefix="reload")
 
     def shut_down(self) -> None:
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), self._reloads):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def encode_prompt(self, session: Session, prompt: str) -> Any:
@@ -88,7 +95,8 @@ class TritonStages:
 
     async def commit(self, session: Session, chunk_index: int) -> None:
         spec = protocol.DENOISE_MODEL
-        await self._call(spec, session, {}, {"op": "commit", "chunk_index": chunk_index}, 0, ())
+        parameters: dict[str, str | int] = {"op": "commit", "chunk_index": chunk_index}
+        await self._call(spec, session.epoch, {}, parameters, 0, ())
 
     async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any:
         inputs = {protocol.LATENT.name: latent.tensor[:, first : first + count]}
@@ -97,12 +105,43 @@ class TritonStages:
         return frames
 
     async def close(self, session: Session, stage: str) -> None:
-        spec = next(spec for spec in protocol.WORKERS if spec.name == stage)
-        call = self._call(spec, session, {}, {"op": "close"}, FLAG_END, ())
+        spec = protocol.worker(stage)
+        call = self._call(spec, session.epoch, {}, {"op": "close"}, FLAG_END, ())
         try:
             await asyncio.wait_for(call, CLOSE_SECONDS)
         except asyncio.TimeoutError:
             raise StageTimeout(f"{stage} did not close within {CLOSE_SECONDS:g} s") from None
+
+    async def ping(self, stage: str, session: Session | None = None) -> None:
+        """`recovery.Workers`: a request that a worker answers without doing anything."""
+        spec = protocol.worker(stage)
+        if spec is protocol.PROMPT_MODEL:
+            # Nothing that the response cache has answered before says that the worker lives.
+            inputs = {protocol.PROMPT.name: np.array([uuid.uuid4().bytes], dtype=object)}
+            await self._call(spec, None, inputs, {"op": "ping"}, 0, ())
+        elif session is not None:
+            await self._call(spec, session.epoch, {}, {"op": "ping"}, 0, ())
+        else:
+            epoch, flags = uuid.uuid4().hex, FLAG_START | FLAG_END
+            await self._call(spec, epoch, {}, {"op": "ping"}, flags, ())
+
+    async def reload(self, stage: str) -> None:
+        """`recovery.Workers`: unload and load the model, which starts its processes anew."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._reloads, self._reload, stage)
+
+    def _reload(self, stage: str) -> None:
+        prefix = own_region_prefix()
+        try:
+            pb_utils.unload_model(stage)
+            deadline = time.monotonic() + RELOAD_SECONDS
+            while pb_utils.is_model_ready(stage) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            pb_utils.load_model(stage)
+        except Exception as error:
+            raise StageFailed(str(error)) from None
+        if prefix is not None and (removed := remove_orphans(prefix)):
+            log.info("removed shared memory of dead processes: %s", ", ".join(removed))
 
     async def _open(self, spec: ModelSpec, session: Session, inputs: dict[str, Any]) -> None:
         assert session.geometry is not None
@@ -112,7 +151,7 @@ class TritonStages:
             "width": session.geometry.width,
             "options": session.options.to_json(),
         }
-        await self._call(spec, session, inputs, parameters, FLAG_START, ())
+        await self._call(spec, session.epoch, inputs, parameters, FLAG_START, ())
 
     async def _step(
         self,
@@ -122,12 +161,13 @@ class TritonStages:
         parameters: dict[str, str | int],
         outputs: Sequence[str],
     ) -> list[Any]:
-        return await self._call(spec, session, inputs, parameters | {"op": "step"}, 0, outputs)
+        parameters = parameters | {"op": "step"}
+        return await self._call(spec, session.epoch, inputs, parameters, 0, outputs)
 
     async def _call(
         self,
         spec: ModelSpec,
-        session: Session | None,
+        epoch: str | None,
         inputs: dict[str, Any],
         parameters: dict[str, str | int],
         flags: int,
@@ -135,7 +175,6 @@ class TritonStages:
     ) -> list[Any]:
         """One request to a model and its one response; raises what the model answered with."""
         loop = asyncio.get_running_loop()
-        epoch = session.epoch if session is not None else None
         arguments = (spec, epoch, inputs, parameters, flags, outputs)
         call = loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
         try:
@@ -167,4 +206,3 @@ class TritonStages:
             raise from_triton_error(spec.name, response.error().message())
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]
-

@@ -32,7 +32,10 @@ def decode_request(
     token, start, control, error = b"", None, None, None
     try:
         token = _token(arrays)
-        start = _start(arrays, settings) if starts else _not_at_start(arrays)
+        if starts:
+            start = _start(arrays, settings)
+        else:
+            _refuse_opening(arrays)
         control = _control(arrays, now)
     except WorldError as problem:
         error = problem
@@ -75,7 +78,7 @@ def _token(arrays: Arrays) -> bytes:
     return _single(arrays, protocol.TOKEN, MAX_TOKEN_BYTES) or b""
 
 
-def _not_at_start(arrays: Arrays) -> None:
+def _refuse_opening(arrays: Arrays) -> None:
     for name in ONLY_AT_START:
         if name in arrays:
             raise BadRequest(f"{name} is given at START only")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +15,13 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
+from lingbot_triton.errors import BadRequest
 from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
-from lingbot_triton.service import Answer, Service
+from lingbot_triton.service import CLOSED, Answer, Service
+from lingbot_triton.session import SessionId
 from lingbot_triton.triton.bls import TritonStages
-from lingbot_triton.triton.codec import decode_request, encode_answer
+from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import forget_secret, server_secret
@@ -25,6 +30,9 @@ from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, t
 log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
 PICTURES_IN_FLIGHT = 2
+DRAIN = "drain"
+"""Request parameter that holds the server's secret and ends every session."""
+
 RETURN_DELAY_SECONDS = 0.002
 """The Python backend keeps for ever what it knows of an `execute` that returned before the
 backend noted it down; nothing but this session's next request waits for the return."""
@@ -38,7 +46,10 @@ class OrchestratorModel:
         self._settings = settings = instance_settings(args)
         self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
         self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
-        self._stages = TritonStages(server_secret(), settings.stage_timeout_seconds)
+        self._secret = server_secret()
+        self._sequences: dict[SessionId, float] = {}
+        self._drains: set[asyncio.Task[None]] = set()
+        self._stages = TritonStages(self._secret, settings.stage_timeout_seconds)
         self._metrics = TritonMetrics()
         name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
         self._service = Service(
@@ -47,6 +58,7 @@ class OrchestratorModel:
             self._load_picture,
             time.monotonic,
             {"model": Path(name).name, "simulated": bool(settings.simulated)},
+            self._stages,
         )
 
     async def execute(self, requests: list[Any]) -> None:
@@ -54,6 +66,11 @@ class OrchestratorModel:
         now = time.monotonic()
         for request in requests:
             reply = TritonReply(request.get_response_sender(), self._sends)
+            self._note_sequence(request.correlation_id(), request.flags(), now)
+            proof = json.loads(request.parameters() or "{}").get(DRAIN)
+            if proof is not None:
+                self._drain(str(proof), reply)
+                continue
             decoded = decode_request(
                 to_arrays(request.inputs()),
                 request.correlation_id(),
@@ -63,6 +80,33 @@ class OrchestratorModel:
             )
             self._service.accept(decoded, reply)
         await asyncio.sleep(RETURN_DELAY_SECONDS)
+
+    def _note_sequence(self, session_id: SessionId, flags: int, now: float) -> None:
+        """Remember which sequences Triton holds open: it waits for their END when it stops."""
+        self._sequences.pop(session_id, None)
+        if not flags & FLAG_END:
+            self._sequences[session_id] = now
+        oldest = now - protocol.ORCHESTRATOR.idle_seconds
+        while self._sequences and next(iter(self._sequences.values())) < oldest:
+            del self._sequences[next(iter(self._sequences))]
+
+    def _drain(self, proof: str, reply: TritonReply) -> None:
+        """Whoever started the server, and knows its secret, may ask it to end every session.
+
+        Once Triton itself is stopping it takes no more calls, so this must come before.
+        """
+        if hmac.compare_digest(proof.encode(), self._secret):
+            answer = self._end_sessions(reply)
+        else:
+            error = BadRequest(f"parameter {DRAIN} does not hold this server's secret")
+            answer = reply.send(Answer(error.code, str(error)), last=True)
+        self._drains.add(task := asyncio.get_running_loop().create_task(answer))
+        task.add_done_callback(self._drains.discard)
+
+    async def _end_sessions(self, reply: TritonReply) -> None:
+        await self._service.shut_down(self._settings.drain_seconds)
+        info = {"sequences": list(self._sequences)}
+        await reply.send(Answer(CLOSED, info=info), last=True)
 
     async def _load_picture(self, image: bytes) -> Any:
         loop = asyncio.get_running_loop()
@@ -83,23 +127,35 @@ class TritonReply:
     def __init__(self, sender: Any, pool: ThreadPoolExecutor) -> None:
         self._sender = sender
         self._pool = pool
+        self._lock = threading.Lock()
+        self._finished = False
 
     async def send(self, answer: Answer, *, last: bool) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._send, answer, last)
 
     def _send(self, answer: Answer, last: bool) -> None:
-        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
-        try:
-            tensors = to_tensors(encode_answer(answer))
-            if answer.frames is not None:
-                tensors.append(to_tensor(protocol.FRAMES.name, answer.frames))
-            self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
-        except Exception:
-            # The client is gone, or Triton refused the response. The request must end anyway.
-            log.exception("a response could not be sent")
-            if last:
-                self._sender.send(flags=flags)
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = last
+            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+            try:
+                tensors = to_tensors(encode_answer(answer))
+                if answer.frames is not None:
+                    tensors.append(to_tensor(protocol.FRAMES.name, answer.frames))
+                self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
+            except Exception:
+                # The client is gone, or Triton refused the response. The request must end anyway.
+                log.exception("a response could not be sent")
+                if last:
+                    self._sender.send(flags=flags)
 
     def cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        """Asking after the final response, or during it, kills the whole server."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return not self._finished and bool(self._sender.is_cancelled())
+        finally:
+            self._lock.release()

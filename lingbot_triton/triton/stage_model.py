@@ -77,6 +77,8 @@ class PromptModel(WorkerModel):
         self._stage = load_prompt_stage(settings)
 
     def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
+        if parameters.get("op") == "ping":
+            return {}
         prompt = arrays[protocol.PROMPT.name].reshape(-1)[0].decode()
         return {protocol.CONTEXT.name: self._stage.encode(prompt)}
 
@@ -110,6 +112,8 @@ class SessionStageModel(WorkerModel):
                 return {}
             case "close":
                 self._drop(epoch)
+                return {}
+            case "ping":
                 return {}
             case other:
                 raise BadRequest(f"unknown op {other!r}; known: open, step, commit, close")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from lingbot_triton.errors import BY_CODE, StageFailed, WorldError
+from lingbot_triton.errors import BY_CODE, ShuttingDown, StageDead, StageFailed, WorldError
 from lingbot_triton.stages import Arrays
 
 
@@ -39,6 +39,10 @@ def to_triton_error(error: WorldError) -> Any:
 
 def from_triton_error(model: str, message: str) -> WorldError:
     """The error another model answered with; whatever is not one of ours is a stage failure."""
+    if "Stub process" in message and "not healthy" in message:
+        return StageDead(model, f"the {model} worker has died")
+    if "Server not ready" in message:
+        return ShuttingDown("the server is shutting down")
     code, separator, sentence = message.partition(": ")
     kind = BY_CODE.get(code)
     if separator and kind is not None:

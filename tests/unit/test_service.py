@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeReply, FakeStages
-from virtual_time import run
 
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
@@ -17,6 +15,8 @@ from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.service import Request, Service, Start
 from lingbot_triton.session import Control
 from lingbot_triton.settings import Settings
+from tests.unit.fakes import FakeReply, FakeStages
+from tests.unit.virtual_time import run
 
 
 async def _picture(image: bytes) -> Any:

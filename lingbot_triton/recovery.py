@@ -1,0 +1,128 @@
+"""Worker processes die; this notices it, ends the sessions they held and brings them back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from lingbot_triton import metrics
+from lingbot_triton.errors import ShuttingDown, StageDead, StageFailed, WorldError
+from lingbot_triton.session import Session, SessionTable
+
+log = logging.getLogger(__name__)
+
+STAGES = ("prompt", "condition", "denoise", "decode")
+WATCH_SECONDS = 2.0
+DRAIN_SECONDS = 0.25
+RELOAD_DELAYS = (0.0, 1.0, 5.0, 20.0)
+"""Seconds before each attempt to reload a worker; after the last one the stage stays away."""
+
+
+class Workers(Protocol):
+    """The worker processes behind the stages."""
+
+    async def ping(self, stage: str, session: Session | None = None) -> None:
+        """Return if the process that holds `session` (or any) answers; raises StageDead."""
+
+    async def reload(self, stage: str) -> None:
+        """Start the stage's processes anew; raises StageFailed that says why it cannot be."""
+
+
+class Recovery:
+    """Which stages are away, and why."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        table: SessionTable,
+        observer: metrics.Observer,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._workers = workers
+        self._table = table
+        self._observer = observer
+        self._spawn = spawn
+        self._recovering: set[str] = set()
+        self.away: dict[str, str] = {}
+        """Stages that take no new session, each with the sentence that says why."""
+
+    def check(self) -> None:
+        """Raise StageFailed while a stage is away."""
+        for sentence in self.away.values():
+            raise StageFailed(sentence)
+
+    def died(self, stage: str) -> None:
+        """A call found a worker of `stage` dead."""
+        if stage not in self._recovering and stage not in self.away:
+            self._recovering.add(stage)
+            self.away[stage] = f"{stage} has died and is being reloaded; try again in some seconds"
+            self._spawn(self._recover(stage))
+
+    async def watch(self) -> None:
+        """Find workers that died while nobody called them; runs until it is cancelled."""
+        pings: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                await asyncio.sleep(WATCH_SECONDS)
+                for stage in STAGES:
+                    # A worker that is busy, or stopped, is asked once, not again and again.
+                    if stage not in self.away and (stage not in pings or pings[stage].done()):
+                        pings[stage] = asyncio.ensure_future(self._ping(stage))
+        finally:
+            for ping in pings.values():
+                ping.cancel()
+
+    async def _ping(self, stage: str) -> None:
+        try:
+            await self._workers.ping(stage)
+        except StageDead:
+            self.died(stage)
+        except ShuttingDown:
+            pass
+        except WorldError as error:
+            log.warning("%s does not answer: %s", stage, error)
+
+    async def _recover(self, stage: str) -> None:
+        log.error("%s has died: ending the sessions it held", stage)
+        try:
+            if await self._end_lost(stage):
+                # Other processes of the stage hold sessions, which a reload would take away.
+                reloading = self.away.pop(stage)
+                while self._holders(stage):
+                    await asyncio.sleep(DRAIN_SECONDS)
+                self.away[stage] = reloading
+            while self._holders(stage):
+                await asyncio.sleep(DRAIN_SECONDS)
+            await self._reload(stage)
+        finally:
+            self._recovering.discard(stage)
+
+    def _holders(self, stage: str) -> list[Session]:
+        return [session for session in self._table.live if stage in session.stages_open]
+
+    async def _end_lost(self, stage: str) -> bool:
+        """Fail the sessions whose worker does not answer; whether any session has another one."""
+        alive = False
+        for session in self._holders(stage):
+            try:
+                await self._workers.ping(stage, session)
+                alive = True
+            except WorldError:
+                session.fail(StageDead(stage, f"the {stage} worker that held the session died"))
+        return alive
+
+    async def _reload(self, stage: str) -> None:
+        for attempt, delay in enumerate(RELOAD_DELAYS, 1):
+            await asyncio.sleep(delay)
+            try:
+                await self._workers.reload(stage)
+            except StageFailed as error:
+                self.away[stage] = f"{stage} has died and could not be reloaded: {error}"
+                log.error("attempt %d: %s", attempt, self.away[stage])
+            else:
+                del self.away[stage]
+                self._observer.add(metrics.RESTARTS, 1, stage)
+                log.warning("%s was reloaded and takes sessions again", stage)
+                return

@@ -1,0 +1,49 @@
+"""Shared-memory regions of the Python backend that outlived the processes using them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+YOUNG_SECONDS = 2.0
+"""A region this young may belong to a process that is about to map it."""
+
+
+def mapped_names(folder: Path = FOLDER) -> set[str]:
+    """Names of the files in `folder` that any process we may look at has mapped."""
+    prefix = f"{folder}/"
+    names: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            for line in maps.read_text().splitlines():
+                _, found, name = line.partition(prefix)
+                if found:
+                    names.add(name.removesuffix(" (deleted)"))
+    return names
+
+
+def own_region_prefix(folder: Path = FOLDER) -> str | None:
+    """The prefix of this model process's own region's name; None where it has no region."""
+    regions = {line.partition(f"{folder}/")[2] for line in _own_maps() if f"{folder}/" in line}
+    # A region is called <prefix><uuid>, and a uuid has 36 characters.
+    prefixes = {name[:-36] for name in regions if len(name) > 36}
+    return prefixes.pop() if len(prefixes) == 1 else None
+
+
+def remove_orphans(prefix: str, folder: Path = FOLDER) -> list[str]:
+    """Remove regions whose name starts with `prefix` and that no process maps; give their names."""
+    oldest = time.time() - YOUNG_SECONDS
+    mapped = mapped_names(folder)
+    removed = []
+    for path in folder.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.name not in mapped and path.stat().st_ctime < oldest:
+                path.unlink()
+                removed.append(path.name)
+    return removed
+
+
+def _own_maps() -> list[str]:
+    return Path("/proc/self/maps").read_text().splitlines()
