@@ -88,11 +88,7 @@ class WorldTransformer(nn.Module):
         padded = context.new_zeros(self.config.text_len, context.shape[1], dtype=self.dtype)
         padded[: len(context)] = context
         text = self.text_embedding(padded)
-        prompt = []
-        for block in self.layers:
-            attention = block.cross_attn
-            values = attention.v(text).view(-1, *attention.heads)
-            prompt.append((attention.key(text), values))
+        prompt = [block.cross_attn.prompt_keys(text) for block in self.layers]
         tokens = grid[0] * grid[1] * grid[2]
         camera = [
             (text.new_empty(tokens, self.config.dim), text.new_empty(tokens, self.config.dim))

@@ -50,8 +50,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def factor(self, x: torch.Tensor) -> torch.Tensor:
+        """What tokens x [s, dim] are to be multiplied by before the weight, float32 [s, 1]."""
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        return norm.square_().mul_(1 / x.shape[-1]).add_(self.eps).rsqrt_()
 
 
 class Attention(nn.Module):
@@ -64,27 +66,39 @@ class Attention(nn.Module):
         self.norm_q, self.norm_k = RMSNorm(dim, config.eps), RMSNorm(dim, config.eps)
         self.heads = (config.num_heads, config.head_dim)
 
-    def query(self, x: torch.Tensor) -> torch.Tensor:
-        normed: torch.Tensor = self.norm_q(self.q(x))
-        return normed.view(-1, *self.heads)
-
-    def key(self, x: torch.Tensor) -> torch.Tensor:
-        normed: torch.Tensor = self.norm_k(self.k(x))
-        return normed.view(-1, *self.heads)
+    def turned_query(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+        """Normalised, rotated queries [s, heads, head_dim] of tokens x."""
+        query = self.q(x)
+        # The norm's factor is one number a token: it rides on the rotation, which is complex.
+        turn = turn * self.norm_q.factor(query).unsqueeze(-1)
+        return rotate(query.mul_(self.norm_q.weight).view(-1, *self.heads), turn)
 
     def store(self, x: torch.Tensor, caches: SessionCaches, layer: int) -> None:
         """Write keys and values of the chunk's tokens into the session's slots."""
         keys, values = caches.frames.keys[layer], caches.frames.values[layer]
-        key = self.key(x)
+        key = self.k(x)
+        turn = caches.turn * self.norm_k.factor(key).unsqueeze(-1)
+        key = key.mul_(self.norm_k.weight).view(-1, *self.heads)
         for slot, token, length in caches.slots.segments:
-            tokens = slice(token, token + length)
-            rotate_into(keys[slot : slot + length], key[tokens], caches.turn[tokens])
-            torch.addmm(
-                self.v.bias,
-                x[tokens],
-                self.v.weight.t(),
-                out=values[slot : slot + length].flatten(1),
-            )
+            tokens, slots = slice(token, token + length), slice(slot, slot + length)
+            rotate_into(keys[slots], key[tokens], turn[tokens])
+            out = values[slots].flatten(1)
+            torch.addmm(self.v.bias, x[tokens], self.v.weight.t(), out=out)
+
+    def prompt_query(self, x: torch.Tensor) -> torch.Tensor:
+        """Queries [s, heads, head_dim] for `prompt_keys`."""
+        query = self.q(x)
+        return query.mul_(self.norm_q.factor(query)).view(-1, *self.heads)
+
+    def prompt_keys(self, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [text_len, heads, head_dim] of the prompt.
+
+        The weight of the queries' norm is in the keys: a product with it is a product with both.
+        """
+        key = self.k(text)
+        weight = self.norm_k.weight.float() * self.norm_q.weight.float()
+        key = (key * self.norm_k.factor(key) * weight).to(text.dtype)
+        return key.view(-1, *self.heads), self.v(text).view(-1, *self.heads)
 
 
 class Block(nn.Module):
@@ -128,7 +142,7 @@ class Block(nn.Module):
         """Update the residual stream x, float32 [s, dim], in place."""
         h = self.store(x, rows, caches)
         dtype, seen = h.dtype, caches.slots.visible
-        query = rotate(self.self_attn.query(h), caches.turn)
+        query = self.self_attn.turned_query(h, caches.turn)
         keys, values = caches.frames.keys[self.layer], caches.frames.values[self.layer]
         h = attend(query, keys[:seen], values[:seen])
         x.addcmul_(self.self_attn.o(h), rows[2])
@@ -136,11 +150,13 @@ class Block(nn.Module):
         scale, shift = caches.camera[self.layer]
         x.addcmul_(x, scale).add_(shift)
 
-        h = self.cross_attn.query(self.norm3(x).to(dtype))
+        h = self.cross_attn.prompt_query(self.norm3(x).to(dtype))
         x += self.cross_attn.o(attend(h, *caches.prompt[self.layer]))
 
         h = functional.layer_norm(x, x.shape[-1:], rows[4], rows[3], self.eps)
-        x.addcmul_(self.ffn(h.to(dtype)), rows[5])
+        inner, _, outer = self.ffn
+        h = torch.ops.aten.gelu_(inner(h.to(dtype)), approximate="tanh")
+        x.addcmul_(outer(h), rows[5])
 
 
 class Head(nn.Module):
