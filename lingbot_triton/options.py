@@ -88,6 +88,8 @@ class SessionOptions:
     """Conditions encoded ahead; None takes the server's own depth, which is also the most."""
     commit_inline: bool = False
     """Whether decoding waits for the commit: slower, for comparison only."""
+    reuse_steady_condition: bool = True
+    """Whether a condition that repeats is encoded only once; for comparison only."""
     trace: bool = False
     """Whether the closing summary carries the spans of every stage."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from lingbot_triton import metrics
@@ -118,6 +118,8 @@ class Pipeline:
         index, future = session.conditions.request()
         session.condition_calls += 1
         condition = await self._call(session, "condition", index, self.stages.condition, index)
+        if not session.options.reuse_steady_condition:
+            condition = replace(condition, steady=False)
         session.conditions.arrived(future, condition)
 
     async def run_chunk(self, session: Session, control: Control, send: SendPart) -> None:

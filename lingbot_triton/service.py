@@ -135,7 +135,7 @@ class Service:
     def _admit(self, request: Request, reply: Reply) -> tuple[Session, list[asyncio.Task[None]]]:
         if self.stopping:
             raise ShuttingDown("the server is shutting down")
-        if request.starts:
+        if request.starts and not self._resumes(request):
             session, work = self._admit_start(request, reply)
         else:
             session, work = self.table.get(request.session_id, request.token), []
@@ -151,6 +151,15 @@ class Service:
             send = self._sender(session, reply, request.end)
             work.append(session.start(self.pipeline.run_chunk(session, request.control, send)))
         return session, work
+
+    def _resumes(self, request: Request) -> bool:
+        """Whether a START goes on with a live session instead of opening one.
+
+        Triton forgets a sequence at its END, whoever sent it, and then takes nothing more without
+        START. So a session's owner may say START again, with the token and nothing to open.
+        """
+        live = self.table.find(request.session_id)
+        return request.start is None and request.error is None and live is not None
 
     def _admit_start(
         self, request: Request, reply: Reply

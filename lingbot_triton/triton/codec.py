@@ -84,10 +84,13 @@ def _refuse_opening(arrays: Arrays) -> None:
             raise BadRequest(f"{name} is given at START only")
 
 
-def _start(arrays: Arrays, settings: Settings) -> Start:
+def _start(arrays: Arrays, settings: Settings) -> Start | None:
+    """What a START opens a session with; None where it brings nothing to open one with."""
     image = _single(arrays, protocol.IMAGE, settings.max_picture_bytes)
     prompt = _single(arrays, protocol.PROMPT, settings.max_prompt_bytes)
     options = _single(arrays, protocol.OPTIONS, settings.max_options_bytes)
+    if image is None and prompt is None and options is None:
+        return None
     if not image:
         raise BadRequest("START needs an image: the bytes of a PNG, JPEG or WebP file")
     if prompt is None:

@@ -11,6 +11,9 @@ import pytest
 from lingbot_triton.settings import PREFIX
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
 
+EXIT_SECONDS = 20
+"""Time to stop in: plenty, since the machine may be busy and only the way it ends matters."""
+
 _running: list[ServerProcess] = []
 
 
@@ -22,7 +25,8 @@ class StartServer(Protocol):
 
 def _start(log: Path, settings: dict[str, str | int | float]) -> ServerProcess:
     environment = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
-    server = ServerProcess(ServerConfig(environment=environment, log=log))
+    config = ServerConfig(environment=environment, log=log, exit_timeout_seconds=EXIT_SECONDS)
+    server = ServerProcess(config)
     server.__enter__()
     _running.append(server)
     return server
@@ -31,7 +35,7 @@ def _start(log: Path, settings: dict[str, str | int | float]) -> ServerProcess:
 def _stop(server: ServerProcess) -> Leftovers:
     """Stop the server and check that nothing of it is left; returns what had to be forced."""
     _running.remove(server)
-    left = server.stop(grace=10.0)
+    left = server.stop(grace=EXIT_SECONDS + 5.0)
     assert server.processes() == []
     assert server.regions() == []
     return left

@@ -241,6 +241,22 @@ def test_a_foreign_token_sees_no_session_and_does_no_harm() -> None:
     run(scenario())
 
 
+def test_a_start_that_opens_nothing_goes_on_with_the_live_session() -> None:
+    async def scenario() -> None:
+        house = House()
+        await house.send(start=True, chunk=0, token=b"mine").done()
+        reply = FakeReply()
+        control = Control(1, house.clock(), "w")
+        house.service.accept(Request(1, b"mine", control=control, starts=True), reply)
+        assert await reply.done() == ["FRAMES"] * 3
+        reply = FakeReply()
+        house.service.accept(Request(2, b"mine", control=control, starts=True), reply)
+        assert await reply.done() == ["BAD_REQUEST"]
+        await house.idle()
+
+    run(scenario())
+
+
 def test_an_opening_that_is_refused_leaves_nothing() -> None:
     async def scenario() -> None:
         house = House()
