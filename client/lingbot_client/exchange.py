@@ -12,6 +12,9 @@ from lingbot_client.errors import Cancelled, Disconnected, ProtocolError, WorldE
 from lingbot_client.protocol import Answer, tensor
 from lingbot_client.transport import Request, Response, Stream
 
+FINISH_TIMEOUT = 1.0
+"""Seconds a server has to end a stream on which it has answered everything."""
+
 OnError = Callable[[WorldError], None]
 
 
@@ -93,7 +96,11 @@ class Exchange:
 
     async def close(self) -> None:
         """Give the stream up; calls that still wait for answers fail with Disconnected."""
-        await self._stream.close()
+        if not self._pending:  # politely: Triton 24.10 hangs at its own exit once a stream on
+            # which it refused a request was cancelled
+            self._stream.finish()
+            await asyncio.wait([self._reader], timeout=FINISH_TIMEOUT)
+        self._stream.cancel()
         self._reader.cancel()
         await asyncio.wait([self._reader])
         self._break(Disconnected("the connection was closed on this side"))

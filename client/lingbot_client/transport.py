@@ -72,8 +72,11 @@ class Stream(Protocol):
     async def receive(self) -> Response:
         """Wait for the next response; raises ConnectionFailed when there can be none."""
 
-    async def close(self) -> None:
-        """Give the stream up; `receive` raises from then on."""
+    def finish(self) -> None:
+        """Send no more requests; the server ends the stream when it has answered them all."""
+
+    def cancel(self) -> None:
+        """Give the stream up, answered or not."""
 
 
 class Transport(Protocol):

@@ -54,8 +54,10 @@ class TritonStream:
             return _error(error.message())
         return _response(result)
 
-    async def close(self) -> None:
+    def finish(self) -> None:
         self._requests.put_nowait(None)
+
+    def cancel(self) -> None:
         self._responses.cancel()
 
     async def _outgoing(self) -> AsyncIterator[dict[str, Any]]:

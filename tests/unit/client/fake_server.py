@@ -70,7 +70,7 @@ class FakeStream:
     """One stream; what the server says waits in `held` while the server holds."""
 
     def __init__(self, server: FakeServer) -> None:
-        self.closed = False
+        self.finished = self.cancelled = False
         self._server = server
         self._responses: asyncio.Queue[Response | ConnectionFailed] = asyncio.Queue()
 
@@ -83,8 +83,12 @@ class FakeStream:
             raise response
         return response
 
-    async def close(self) -> None:
-        self.closed = True
+    def finish(self) -> None:
+        self.finished = True
+        self.deliver(Disconnected("the server ended the stream"))
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
     def answer(self, request: Request, tensors: dict[str, Array]) -> None:
         self.put(Response(request.id, tensors))

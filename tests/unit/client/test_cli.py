@@ -136,7 +136,7 @@ def test_ctrl_c_closes_the_session_and_keeps_the_video(server: FakeServer, tmp_p
     assert result.exit_code == 130
     assert server.chunk_indices == [0, 1, 2]
     assert server.requests[-1].end
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
     assert frame_count(tmp_path / "w.mp4") == 9 + 12
 
 

@@ -15,7 +15,7 @@ async def test_a_request_goes_out_on_a_stream_of_its_own_as_it_was_given(
     (request,) = server.requests
     assert (request.sequence_id, request.start, request.end) == (31, True, True)
     assert set(request.inputs) == {"chunk_index", "keys"}
-    assert [stream.closed for stream in server.streams] == [True]
+    assert [stream.cancelled for stream in server.streams] == [True]
 
 
 async def test_a_request_returns_error_codes_and_raises_what_is_no_answer(
@@ -32,7 +32,7 @@ async def test_a_request_returns_error_codes_and_raises_what_is_no_answer(
         server.reactions["start"] = reaction
         with pytest.raises(kind):
             await client.request("a", start=True)
-    assert all(stream.closed for stream in server.streams)
+    assert all(stream.cancelled for stream in server.streams)
 
 
 async def test_a_picture_that_is_none_fails_before_anything_is_sent(

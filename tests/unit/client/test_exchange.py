@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from lingbot_client import Disconnected, ProtocolError, TritonError
+from lingbot_client import Disconnected, NoSession, ProtocolError, TritonError
 from lingbot_client.exchange import Exchange
 from lingbot_client.transport import Response
 
-from tests.unit.client.fake_server import FakeServer, complain, hang_up, ignore, outputs
+from tests.unit.client.fake_server import FakeServer, complain, hang_up, ignore, outputs, settle
 
 
 async def test_answers_find_their_request_whatever_the_order(server: FakeServer) -> None:
@@ -92,3 +92,25 @@ async def test_an_answer_that_cannot_be_read_breaks_the_stream(server: FakeServe
     with pytest.raises(ProtocolError, match="status"):
         await exchange.call("a", start=True, inputs={}).collect()
     await exchange.close()
+
+
+async def test_a_stream_is_cut_off_only_with_something_unanswered(server: FakeServer) -> None:
+    for reaction, polite in ((complain("must specify the START flag"), True), (ignore, False)):
+        server.reactions["start"] = reaction
+        exchange = Exchange(server.open_stream())
+        call = exchange.call("a", start=True, inputs={})
+        await settle()
+        await exchange.close()
+        assert server.streams[-1].finished is polite
+        with pytest.raises(NoSession if polite else Disconnected):
+            await call.collect()
+
+
+async def test_a_server_that_does_not_end_a_finished_stream_is_not_waited_for(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lingbot_client.exchange.FINISH_TIMEOUT", 0.01)
+    stream = server.open_stream()
+    monkeypatch.setattr(stream, "finish", lambda: None)
+    await Exchange(stream).close()
+    assert stream.cancelled

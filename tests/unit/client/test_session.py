@@ -210,7 +210,7 @@ async def test_a_refused_opening_raises_and_still_frees_the_sequence(
     with pytest.raises(SessionOver):
         await sending
     assert [request.end for request in server.requests] == [False, True]
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
@@ -357,7 +357,7 @@ async def test_an_error_in_the_body_closes_the_session_and_stays_itself(
             raise ZeroDivisionError
     assert server.requests[-1].end
     assert session.summary == {"reason": "end", "chunks": 0}
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
 
 
 async def test_a_cancelled_task_closes_its_session(client: WorldClient, server: FakeServer) -> None:
@@ -371,7 +371,7 @@ async def test_a_cancelled_task_closes_its_session(client: WorldClient, server: 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert server.requests[-1].end
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
 
 
 async def test_a_cancelled_opening_ends_the_session(
@@ -384,7 +384,7 @@ async def test_a_cancelled_opening_ends_the_session(
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert [request.end for request in server.requests] == [False, True]
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
 
 
 async def test_closing_does_not_wait_for_ever(client: WorldClient, server: FakeServer) -> None:
@@ -392,7 +392,7 @@ async def test_closing_does_not_wait_for_ever(client: WorldClient, server: FakeS
     async with open_session(client, close_timeout=0.01) as session:
         pass
     assert session.summary is None
-    assert server.streams[0].closed
+    assert server.streams[0].cancelled
 
 
 async def test_nothing_follows_a_close(client: WorldClient, server: FakeServer) -> None:

@@ -107,13 +107,15 @@ async def test_no_server_is_told_from_a_lost_one() -> None:
         await stream.receive()
 
 
-async def test_closing_ends_the_requests_and_cancels_the_stream() -> None:
+async def test_finishing_ends_the_requests_and_cancelling_the_responses() -> None:
     client = FakeInferenceClient()
     stream = TritonStream(client, "here")
-    await stream.close()
-    assert client.responses.cancelled
+    stream.finish()
     assert client.requests is not None
     assert [request async for request in client.requests] == []
+    assert not client.responses.cancelled
+    stream.cancel()
+    assert client.responses.cancelled
 
 
 async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +159,6 @@ async def test_a_port_where_nobody_listens_is_unavailable() -> None:
         stream = transport.open_stream()
         with pytest.raises(ServerUnavailable, match=str(port)):
             await stream.receive()
-        await stream.close()
+        stream.cancel()
     finally:
         await transport.close()
