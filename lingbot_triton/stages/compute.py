@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,11 @@ class Compute:
             _DTYPES[settings.dtype],
             _DTYPES[settings.vae_dtype],
         )
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """The array as a tensor of its own: Triton's buffers are read-only, and not ours to keep."""
+    return torch.from_numpy(np.array(array)).to(device)
 
 
 class Stopwatch:

@@ -12,7 +12,7 @@ from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.stages.compute import Compute
+from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.world.vae import Encoder, Memory
 
 _MASK_CHANNELS = 4
@@ -53,7 +53,7 @@ class ConditionStage:
             raise BadRequest(
                 f"the picture is {picture.dtype} {list(picture.shape)}; it must be uint8 [h, w, 3]"
             )
-        pixels = torch.from_numpy(np.array(picture)).to(self.device)
+        pixels = to_device(picture, self.device)
         scaled = pixels.permute(2, 0, 1).float().div_(255).sub_(0.5).div_(0.5)
         size = (geometry.height, geometry.width)
         fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]

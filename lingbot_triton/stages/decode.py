@@ -7,7 +7,7 @@ import torch
 
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.stages.compute import Compute
+from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.world.vae import Decoder, Memory, to_uint8
 
 
@@ -36,7 +36,7 @@ class DecodeStage:
 
         The decoder goes frame by frame whatever n is, so n changes no bit of the frames.
         """
-        latent = torch.from_numpy(arrays["latent"]).to(self.device)
+        latent = to_device(arrays["latent"], self.device)
         frames = [
             to_uint8(self.decoder.decode(state, latent[:, index : index + 1]))
             for index in range(latent.shape[1])

@@ -12,7 +12,7 @@ from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.stages.compute import Compute, Stopwatch
+from lingbot_triton.stages.compute import Compute, Stopwatch, to_device
 from lingbot_triton.world.camera import (
     Camera,
     Poses,
@@ -79,7 +79,7 @@ class DenoiseStage:
         options = SessionOptions.parse(str(parameters["options"]))
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         config = self.network.config
-        context = torch.from_numpy(arrays["context"]).to(self.device)
+        context = to_device(arrays["context"], self.device)
         if context.shape[0] > config.text_len or context.shape[1] != config.text_dim:
             raise BadRequest(
                 f"the context is {list(context.shape)}; it must be [at most {config.text_len}, "
@@ -136,8 +136,7 @@ class DenoiseStage:
         keys = str(parameters.get("keys", ""))
         relative = self._follow(state, arrays.get("poses"), keys)
         network, config = self.network, self.network.config
-        condition = torch.from_numpy(arrays["condition"])
-        state.sample[config.out_dim :].copy_(condition)
+        state.sample[config.out_dim :] = to_device(arrays["condition"], self.device)
         state.uncommitted = True
         network.begin_chunk(state.caches)
         stopwatch = Stopwatch(self.device)

@@ -17,10 +17,9 @@ def load_transformer(root: Path, device: torch.device, dtype: torch.dtype) -> Wo
     Raises CheckpointError where config and weights disagree, or names or shapes do not fit.
     """
     folder = checkpoint.find_transformer(root)
+    given = checkpoint.read_json(folder / "config.json")
     files = checkpoint.weight_files(folder)
-    config = TransformerConfig.read(
-        checkpoint.read_json(folder / "config.json"), checkpoint.shapes(files), str(folder)
-    )
+    config = TransformerConfig.read(given, checkpoint.shapes(files), str(folder))
     with torch.device("meta"):
         network = WorldTransformer(config).eval()
     weights = (weight for file in files for weight in checkpoint.read(file, device))

@@ -179,7 +179,7 @@ def test_act_control_is_direction_then_the_four_moving_keys():
 def test_trajectories_meet_their_poses_and_turn_evenly_between():
     turns = [pose(x=index, yaw=0.1 * index) for index in range(9)]
     np.testing.assert_allclose(at_latent_rate(np.stack(turns)), np.stack(turns[::4]), atol=1e-14)
-    # Seven poses give two latent frames, first and last; eleven give three, the middle between.
+    # Twelve poses give three latent frames: the first, the last, and halfway between two poses.
     turns = [pose(x=index, yaw=0.1 * index) for index in range(12)]
     middle = at_latent_rate(np.stack(turns))[1]
     np.testing.assert_allclose(middle, pose(x=5.5, yaw=0.55), atol=1e-14)
