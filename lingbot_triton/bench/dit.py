@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from lingbot_triton.world.dit import Modulation, WorldTransformer, dtype_of
@@ -119,7 +118,7 @@ def measure(case: Case, device: torch.device, dtype: torch.dtype, repeats: int) 
                 one_pass()
     spent: dict[str, float] = {}
     for event in profiler.events() or ():
-        if event.device_type == DeviceType.CPU:
+        if event.device_type.name == "CPU":
             name = _charged_to(event)
             own = event.self_device_time_total if cuda else event.self_cpu_time_total
             spent[name] = spent.get(name, 0) + own / 1000 / repeats

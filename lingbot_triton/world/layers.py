@@ -52,7 +52,7 @@ class RMSNorm(nn.Module):
 
     def factor(self, x: torch.Tensor) -> torch.Tensor:
         """What tokens x [s, dim] are to be multiplied by before the weight, float32 [s, 1]."""
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return norm.square_().mul_(1 / x.shape[-1]).add_(self.eps).rsqrt_()
 
 
@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
     def prompt_query(self, x: torch.Tensor) -> torch.Tensor:
         """Queries [s, heads, head_dim] for `prompt_keys`."""
-        query = self.q(x)
+        query: torch.Tensor = self.q(x)
         return query.mul_(self.norm_q.factor(query)).view(-1, *self.heads)
 
     def prompt_keys(self, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

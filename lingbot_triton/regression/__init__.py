@@ -1,0 +1,1 @@
+"""Comparing what this implementation computes with stored expectations."""

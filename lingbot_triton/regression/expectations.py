@@ -1,0 +1,133 @@
+"""A folder of expectations: one session, how it is varied, and what must come out.
+
+session.json            size, keys per chunk, prompt, seed, shift, intrinsics of the session
+image.png               its picture
+session_<how>.safetensors   outputs; <how> is `full`, or any of window<N>_sink<M>, seed<S>,
+                        shift<F>, prompt<I>, joined by _
+text_prompts.json, text.safetensors, schedule.json, control.safetensors,
+condition_long.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.numpy import load_file
+
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
+
+Tensors = dict[str, NDArray[Any]]
+
+_VARIANT = re.compile(
+    r"session(?:_full)?(?:_window(?P<window>\d+)_sink(?P<sink>\d+))?(?:_seed(?P<seed>\d+))?"
+    r"(?:_shift(?P<shift>\d+(?:\.\d+)?))?(?:_prompt(?P<prompt>\d+))?"
+)
+
+
+class ExpectationError(ValueError):
+    """A folder that holds no expectations that could be played."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to play the folder's session; `file` is the stem of what it is compared with."""
+
+    file: str
+    options: SessionOptions
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """The folder, its session already read."""
+
+    folder: Path
+    session: dict[str, Any]
+    keys: list[str]
+    """Held keys of every chunk."""
+    geometry: Geometry
+    picture: NDArray[np.uint8]
+
+    @classmethod
+    def load(cls, folder: Path) -> Expectations:
+        """Raises ExpectationError where session.json or image.png cannot be used."""
+        session = _read_json(folder / "session.json")
+        try:
+            keys = ["".join(held) for held in session["keys_per_chunk"]]
+            geometry = Geometry(int(session["height"]), int(session["width"]))
+            session["prompt"], session["seed"]
+        except (KeyError, TypeError) as error:
+            raise ExpectationError(f"{folder}/session.json lacks {error}") from None
+        frames = session.get("chunk_size", CHUNK_LATENT_FRAMES)
+        if frames != CHUNK_LATENT_FRAMES:
+            raise ExpectationError(
+                f"{folder}/session.json has chunks of {frames} latent frames; "
+                f"only {CHUNK_LATENT_FRAMES} are known"
+            )
+        try:
+            with Image.open(folder / session.get("image", "image.png")) as image:
+                picture = np.array(image.convert("RGB"))
+        except OSError as error:
+            raise ExpectationError(f"{folder}: the picture cannot be read: {error}") from None
+        return cls(folder, session, keys, geometry, picture)
+
+    def tensors(self, stem: str) -> Tensors | None:
+        """The tensors of <stem>.safetensors, None where there is no such file."""
+        path = self.folder / f"{stem}.safetensors"
+        return load_file(path) if path.is_file() else None
+
+    def json(self, stem: str) -> Any:
+        """The content of <stem>.json, None where there is no such file."""
+        path = self.folder / f"{stem}.json"
+        return _read_json(path) if path.is_file() else None
+
+    @property
+    def options(self) -> SessionOptions:
+        """The session's options, unvaried: every option that session.json names."""
+        known = {field.name for field in fields(SessionOptions)}
+        given = {name: value for name, value in self.session.items() if name in known}
+        return SessionOptions.parse(json.dumps({**given, "chunk_count": len(self.keys)}))
+
+    def variants(self) -> tuple[list[Variant], list[str]]:
+        """The variants there are files for, the full session first; and files not understood."""
+        found, unknown = [], []
+        for path in sorted(self.folder.glob("session_*.safetensors")):
+            match = _VARIANT.fullmatch(path.stem)
+            if match is None:
+                unknown.append(path.name)
+            else:
+                found.append(self._variant(path.stem, match))
+        found.sort(key=lambda variant: variant.file != "session_full")
+        return found, unknown
+
+    def _variant(self, stem: str, match: re.Match[str]) -> Variant:
+        options, prompt = self.options, str(self.session["prompt"])
+        if match["window"]:
+            window, sink = int(match["window"]), int(match["sink"])
+            options = replace(options, kv_window_frames=window, kv_sink_frames=sink)
+        if match["seed"]:
+            options = replace(options, seed=int(match["seed"]))
+        if match["shift"]:
+            options = replace(options, shift=float(match["shift"]))
+        if match["prompt"]:
+            prompts, index = self.json("text_prompts") or [], int(match["prompt"])
+            if index >= len(prompts):
+                raise ExpectationError(
+                    f"{stem} needs prompt {index}; text_prompts.json has {len(prompts)}"
+                )
+            prompt = str(prompts[index])
+        return Variant(stem, options, prompt)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExpectationError(f"{path} cannot be read: {error}") from None

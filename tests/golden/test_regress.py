@@ -1,0 +1,145 @@
+"""The regression command on the golden data, untouched and tampered with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+
+from lingbot_triton.regress import main, play_on_stages
+from lingbot_triton.regression.expectations import ExpectationError, Expectations
+
+
+@pytest.fixture
+def folder(act, tmp_path):
+    """A copy of the small expectations that may be changed."""
+    copy = tmp_path / "expected"
+    shutil.copytree(act.expected, copy)
+    return copy
+
+
+def change(path, **tensors):
+    """Replace tensors of a safetensors file; None removes one."""
+    content = {**load_file(path), **tensors}
+    save_file({name: value for name, value in content.items() if value is not None}, path)
+
+
+def run(checkpoint, expected):
+    result = CliRunner().invoke(main, [str(checkpoint), str(expected)])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_everything_is_compared_and_within_tolerance(golden):
+    report = play_on_stages(golden.checkpoint, golden.expected)
+    assert [check.name for check in report.checks if not check.ok] == []
+    compared = {check.name for check in report.checks}
+    for stem in [path.stem for path in golden.expected.glob("session_*.safetensors")]:
+        assert {f"{stem}.{name}" for name in golden.file(stem)} <= compared
+    control = {name for name in golden.file("control") if not name.startswith("offline_")}
+    assert {f"control.{name}" for name in control} <= compared
+    assert {f"text.{name}" for name in golden.file("text")} <= compared
+    assert {"schedule.10.0.sigmas", "repeat"} <= compared
+    assert ("control.offline_control" in compared) == (golden.kind == "cam")
+    assert ("condition_long.steady_chunk" in compared) == (golden.kind == "cam")
+    assert report.measures["repeat.psnr"] == np.inf
+    assert report.measures["repeat.ssim"] == 1.0
+    assert report.measures["session_full.frames_u8.ssim"] > 0.999
+    assert report.measures["peak_memory_bytes"] > 10**7
+
+
+def test_the_command_prints_one_object(act, folder):
+    code, content = run(act.checkpoint, folder)
+    assert (code, content["ok"], content["failed"]) == (0, True, [])
+    assert content["measures"]["repeat.psnr"] == "inf"
+    assert content["tolerances"]["latents"] == 2e-4
+
+
+@pytest.mark.parametrize(
+    ("file", "tensor"),
+    [
+        ("session_full", "latents"),
+        ("session_full", "frames_u8"),
+        ("session_full", "flow_1_2"),
+        ("control", "control_1"),
+        ("text", "ids_0"),
+    ],
+)
+def test_what_differs_is_named_and_fails(act, folder, file, tensor):
+    path = folder / f"{file}.safetensors"
+    wrong = load_file(path)[tensor].copy()
+    wrong.flat[0] += 3
+    change(path, **{tensor: wrong})
+    code, content = run(act.checkpoint, folder)
+    assert code == 1
+    assert content["failed"] == [f"{file}.{tensor}"]
+
+
+def test_undefined_numbers_and_other_shapes_fail(act, folder):
+    path = folder / "session_full.safetensors"
+    latents = load_file(path)["latents"]
+    change(path, latents=np.full_like(latents, np.nan), kv_last_k=latents)
+    code, content = run(act.checkpoint, folder)
+    assert code == 1
+    assert content["failed"] == ["session_full.kv_last_k", "session_full.latents"]
+
+
+def test_what_is_absent_or_unknown_is_told(act, folder):
+    for name in ("text.safetensors", "schedule.json", "control.safetensors"):
+        (folder / name).unlink()
+    (folder / "session_full.safetensors").rename(folder / "session_sideways.safetensors")
+    change(folder / "session_seed7_shift5_prompt1.safetensors", extra=np.zeros(2))
+    code, content = run(act.checkpoint, folder)
+    assert code == 0
+    assert {
+        "text.safetensors",
+        "schedule.json",
+        "control.safetensors",
+        "condition_long.safetensors",
+        "session_sideways.safetensors",
+        "session_seed7_shift5_prompt1.extra",
+        "session_seed7_shift5_prompt1.frames_u8",
+    } <= set(content["not_compared"])
+
+
+def test_a_folder_without_sessions_is_still_played_twice(act, folder):
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    code, content = run(act.checkpoint, folder)
+    assert code == 0
+    assert "session_*.safetensors" in content["not_compared"]
+    assert content["measures"]["repeat.identical"] is True
+
+
+def test_variants_are_read_from_file_names(folder):
+    save_file({}, folder / "session_window12_sink2_seed9_shift2.5_prompt2.safetensors")
+    variants, unknown = Expectations.load(folder).variants()
+    assert variants[0].file == "session_full"
+    assert unknown == []
+    varied = next(variant for variant in variants if "window12" in variant.file)
+    options = varied.options
+    assert (options.kv_window_frames, options.kv_sink_frames) == (12, 2)
+    assert (options.seed, options.shift, varied.prompt) == (9, 2.5, "")
+
+
+def test_the_wrong_checkpoint_is_told(cam, folder):
+    with pytest.raises(ExpectationError, match="is of control type act"):
+        play_on_stages(cam.checkpoint, folder)
+    result = CliRunner().invoke(main, [str(cam.checkpoint), str(folder)])
+    assert result.exit_code == 2
+    assert "control type" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("session", "message"),
+    [({}, "lacks 'keys_per_chunk'"), ({"chunk_size": 4}, "chunks of 4 latent frames")],
+)
+def test_a_session_that_cannot_be_played_is_told(folder, session, message):
+    path = folder / "session.json"
+    content = {**json.loads(path.read_text()), **session} if session else {}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ExpectationError, match=message):
+        Expectations.load(folder)
