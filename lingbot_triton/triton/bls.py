@@ -20,7 +20,7 @@ import triton_python_backend_utils as pb_utils
 from lingbot_triton import protocol
 from lingbot_triton.errors import StageFailed, StageTimeout
 from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.session import Condition, Control, Latent, Session
+from lingbot_triton.session import Condition, Control, Latent, Session, SessionId
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
@@ -206,3 +206,18 @@ class TritonStages:
             raise from_triton_error(spec.name, response.error().message())
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]
+
+
+def end_sequence(session_id: SessionId, parameters: dict[str, str]) -> None:
+    """Send END to one of the orchestrator's own sequences, so that Triton lets its slot go."""
+    request = pb_utils.InferenceRequest(
+        model_name=protocol.ORCHESTRATOR.name,
+        requested_output_names=[protocol.STATUS.name],
+        inputs=[],
+        parameters=parameters,
+        correlation_id=session_id,
+        flags=FLAG_END,
+    )
+    for response in request.exec(decoupled=True):
+        if response.has_error():
+            log.warning("a sequence could not be ended: %s", response.error().message())

@@ -19,19 +19,23 @@ from lingbot_triton.errors import BadRequest
 from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.service import CLOSED, Answer, Service
-from lingbot_triton.session import SessionId
-from lingbot_triton.triton.bls import TritonStages
+from lingbot_triton.triton.bls import TritonStages, end_sequence
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import forget_secret, server_secret
+from lingbot_triton.triton.sequences import OpenSequences
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, to_tensors
 
 log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
 PICTURES_IN_FLIGHT = 2
+RELEASES_IN_FLIGHT = 2
 DRAIN = "drain"
 """Request parameter that holds the server's secret and ends every session."""
+
+RELEASE = "release"
+"""Request parameter of the END by which the orchestrator gives back a slot of Triton's."""
 
 RETURN_DELAY_SECONDS = 0.002
 """The Python backend keeps for ever what it knows of an `execute` that returned before the
@@ -47,8 +51,8 @@ class OrchestratorModel:
         self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
         self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
         self._secret = server_secret()
-        self._sequences: dict[SessionId, float] = {}
-        self._drains: set[asyncio.Task[None]] = set()
+        self._releases = ThreadPoolExecutor(RELEASES_IN_FLIGHT, thread_name_prefix="release")
+        self._administration: set[asyncio.Task[None]] = set()
         self._stages = TritonStages(self._secret, settings.stage_timeout_seconds)
         self._metrics = TritonMetrics()
         name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
@@ -60,16 +64,19 @@ class OrchestratorModel:
             {"model": Path(name).name, "simulated": bool(settings.simulated)},
             self._stages,
         )
+        find = self._service.table.find
+        self._sequences = OpenSequences(lambda session_id: find(session_id) is not None)
 
     async def execute(self, requests: list[Any]) -> None:
         """Admit in order of arrival. Triton hands over a session's next request on return."""
         now = time.monotonic()
         for request in requests:
             reply = TritonReply(request.get_response_sender(), self._sends)
-            self._note_sequence(request.correlation_id(), request.flags(), now)
-            proof = json.loads(request.parameters() or "{}").get(DRAIN)
-            if proof is not None:
-                self._drain(str(proof), reply)
+            # Triton waits for the END of every sequence when it stops, and for its next slot.
+            self._sequences.note(request.correlation_id(), bool(request.flags() & FLAG_END), now)
+            parameters = json.loads(request.parameters() or "{}")
+            if DRAIN in parameters or RELEASE in parameters:
+                self._administer(parameters, reply)
                 continue
             decoded = decode_request(
                 to_arrays(request.inputs()),
@@ -79,29 +86,26 @@ class OrchestratorModel:
                 self._settings,
             )
             self._service.accept(decoded, reply)
+        for session_id in self._sequences.take_surplus():
+            parameters = {RELEASE: self._secret.decode()}
+            self._releases.submit(end_sequence, session_id, parameters)
         await asyncio.sleep(RETURN_DELAY_SECONDS)
 
-    def _note_sequence(self, session_id: SessionId, flags: int, now: float) -> None:
-        """Remember which sequences Triton holds open: it waits for their END when it stops."""
-        self._sequences.pop(session_id, None)
-        if not flags & FLAG_END:
-            self._sequences[session_id] = now
-        oldest = now - protocol.ORCHESTRATOR.idle_seconds
-        while self._sequences and next(iter(self._sequences.values())) < oldest:
-            del self._sequences[next(iter(self._sequences))]
-
-    def _drain(self, proof: str, reply: TritonReply) -> None:
+    def _administer(self, parameters: dict[str, Any], reply: TritonReply) -> None:
         """Whoever started the server, and knows its secret, may ask it to end every session.
 
         Once Triton itself is stopping it takes no more calls, so this must come before.
         """
-        if hmac.compare_digest(proof.encode(), self._secret):
+        name = DRAIN if DRAIN in parameters else RELEASE
+        if not hmac.compare_digest(str(parameters[name]).encode(), self._secret):
+            error = BadRequest(f"parameter {name} does not hold this server's secret")
+            answer = reply.send(Answer(error.code, str(error)), last=True)
+        elif name == DRAIN:
             answer = self._end_sessions(reply)
         else:
-            error = BadRequest(f"parameter {DRAIN} does not hold this server's secret")
-            answer = reply.send(Answer(error.code, str(error)), last=True)
-        self._drains.add(task := asyncio.get_running_loop().create_task(answer))
-        task.add_done_callback(self._drains.discard)
+            answer = reply.send(Answer(CLOSED), last=True)
+        self._administration.add(task := asyncio.get_running_loop().create_task(answer))
+        task.add_done_callback(self._administration.discard)
 
     async def _end_sessions(self, reply: TritonReply) -> None:
         await self._service.shut_down(self._settings.drain_seconds)
@@ -118,6 +122,7 @@ class OrchestratorModel:
         self._metrics.shut_down()
         self._sends.shutdown(wait=False, cancel_futures=True)
         self._pictures.shutdown(wait=False, cancel_futures=True)
+        self._releases.shutdown(wait=False, cancel_futures=True)
         forget_secret()
 
 
