@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+ERROR = r'E\d{4} \S+ \d+ \S+\] "(.*)"$'
 
 
-def explain(output: list[str]) -> str:
-    """One sentence, from the server's own words, on why it stopped."""
+def explain(output: Iterable[str]) -> str:
+    """A sentence, from the server's own words, on why it stopped."""
     text = "\n".join(output)
     pattern = r"failed to load '(\S+)' version \d+: (?:\w+: )?(.+?)(?:\"|\\n)"
     failures = dict(re.findall(pattern, text))
@@ -16,7 +19,12 @@ def explain(output: list[str]) -> str:
     taken = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
     if taken:
         return f"tritonserver stopped, since {taken[2]} ({taken[1]}) is taken by another program"
-    errors = re.findall(r'^E\d{4} \S+ \d+ \S+\] "(.*)"$', text, re.MULTILINE)
+    return f"tritonserver stopped; {last_words(output)}"
+
+
+def last_words(output: Iterable[str]) -> str:
+    """The last errors in the server's output, or its last lines where it has no errors."""
+    lines = [line for line in output if line.strip()]
+    errors = [match[1] for line in lines if (match := re.match(ERROR, line))]
     errors = [error for error in errors if "CudaDriverHelper" not in error]  # no GPU: harmless
-    last = (errors or [line for line in output if line.strip()])[-6:]
-    return "\n".join(["tritonserver stopped; its last words were:", *(last or ["(none)"])])
+    return "\n".join(["its last words were:", *((errors or lines)[-6:] or ["(none)"])])

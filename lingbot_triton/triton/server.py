@@ -17,7 +17,7 @@ from threading import Thread
 from types import TracebackType
 from typing import IO
 
-from lingbot_triton.triton.explain import explain
+from lingbot_triton.triton.explain import explain, last_words
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.system import (
@@ -179,7 +179,10 @@ class ServerProcess:
         while not self.is_ready():
             self.check_running()
             if time.monotonic() > deadline:
-                raise ServerError(f"tritonserver is not ready after {timeout:.0f} s")
+                reason = (
+                    f"tritonserver is not ready after {timeout:.0f} s; {last_words(self._tail)}"
+                )
+                raise ServerError(reason)
             time.sleep(0.05)
 
     def check_running(self) -> None:
@@ -187,7 +190,7 @@ class ServerProcess:
         if self._process is None or self._process.poll() is not None:
             if self._pump:
                 self._pump.join(timeout=5)
-            raise ServerError(explain(list(self._tail)))
+            raise ServerError(explain(self._tail))
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""

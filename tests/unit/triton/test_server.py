@@ -81,9 +81,10 @@ def test_a_server_that_ends_early_is_an_error_with_its_last_words(tmp_path: Path
 
 
 def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
-    server = _server(tmp_path, "exec sleep 60")
+    server = _server(tmp_path, "echo loading; exec sleep 60")
     server.start()
-    with pytest.raises(ServerError, match="not ready after 0 s"):
+    _wait_for("loading", server)
+    with pytest.raises(ServerError, match="not ready after 0 s; its last words were:\nloading"):
         server.wait_ready(timeout=0.2)
     assert server.processes() == [server.pid]
     assert server.stop() == Leftovers()
