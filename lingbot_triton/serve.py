@@ -34,7 +34,9 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--grpc-port", default=8001, help="0 takes a free one.")
 @click.option("--metrics-port", default=8002, help="0 takes a free one.")
 @click.option("--checkpoint", type=FOLDER, help="Folder of weights.  [default: the tiny ones]")
-@click.option("--device", help="Where the models compute, such as cuda:0.  [default: cpu]")
+@click.option(
+    "--device", help="Where the models compute, such as cuda:0.  [default: a GPU, or cpu]"
+)
 @click.option("--dtype", help="float32, bfloat16 or float16.  [default: float32]")
 @click.option("--max-sessions", type=int, help="Sessions at a time.  [default: 8]")
 @click.option("--prefetch-depth", type=int, help="Conditions made ahead.  [default: 2]")

@@ -24,7 +24,8 @@ class Settings:
     """Each field is the variable LINGBOT_<FIELD>, or the parameter <field> of a model config."""
 
     checkpoint: str = str(EMBEDDED_CHECKPOINT)
-    device: str = "cpu"
+    device: str = "auto"
+    """Where an instance computes: cpu, cuda:0 and so on; auto is the first GPU, else the CPU."""
     dtype: str = "float32"
     """Weights and activations of the transformer: float32, bfloat16 or float16."""
     vae_dtype: str = "float32"

@@ -32,10 +32,17 @@ class Compute:
             torch.set_num_threads(settings.threads)
         return cls(
             Path(settings.checkpoint),
-            torch.device(settings.device),
+            find_device(settings.device),
             _DTYPES[settings.dtype],
             _DTYPES[settings.vae_dtype],
         )
+
+
+def find_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is the first GPU where torch sees one, else the CPU."""
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:

@@ -52,7 +52,7 @@ class Golden:
 
     @cached_property
     def settings(self) -> Settings:
-        return Settings(checkpoint=str(self.checkpoint))
+        return Settings(checkpoint=str(self.checkpoint), device="cpu")
 
     @cached_property
     def session(self) -> dict[str, Any]:

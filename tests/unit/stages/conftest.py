@@ -24,22 +24,22 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def prompt_stage() -> PromptStage:
-    return PromptStage.load(Settings())
+    return PromptStage.load(Settings(device="cpu"))
 
 
 @pytest.fixture(scope="session")
 def condition_stage() -> ConditionStage:
-    return ConditionStage.load(Settings())
+    return ConditionStage.load(Settings(device="cpu"))
 
 
 @pytest.fixture(scope="session")
 def denoise_stage() -> DenoiseStage:
-    return DenoiseStage.load(Settings())
+    return DenoiseStage.load(Settings(device="cpu"))
 
 
 @pytest.fixture(scope="session")
 def decode_stage() -> DecodeStage:
-    return DecodeStage.load(Settings())
+    return DecodeStage.load(Settings(device="cpu"))
 
 
 @pytest.fixture(scope="session")
