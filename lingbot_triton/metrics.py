@@ -80,6 +80,11 @@ METRICS = (
     RESTARTS,
 )
 
+WORKER_STATES = MetricSpec(
+    "lingbot_worker_states", Kind.GAUGE, "Session states held by a worker process", "instance"
+)
+"""The one family that the workers report themselves."""
+
 SECONDS_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 60.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +14,7 @@ from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, Kind, MetricSpec
 class TritonMetrics:
     """Every update is a round trip to the server's process, so a thread of its own makes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Iterable[MetricSpec] = METRICS) -> None:
         family = pb_utils.MetricFamily  # exists only once a model is being initialized
         kinds = {
             Kind.COUNTER: family.COUNTER,
@@ -22,7 +23,7 @@ class TritonMetrics:
         }
         self._families = {
             spec: family(name=spec.name, description=spec.text, kind=kinds[spec.kind])
-            for spec in METRICS
+            for spec in specs
         }
         self._series: dict[tuple[MetricSpec, str], Any] = {}
         self._gauges: dict[tuple[MetricSpec, str], float] = {}

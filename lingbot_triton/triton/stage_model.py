@@ -12,12 +12,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from lingbot_triton import protocol
+from lingbot_triton import metrics, protocol
 from lingbot_triton.errors import BadRequest, NoSession, StageFailed, WorldError
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.load import load_prompt_stage, load_session_stage
 from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import server_secret
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensors, to_triton_error
 
@@ -92,6 +93,12 @@ class _Held:
 class SessionStageModel(WorkerModel):
     """A stage with one state per sequence. Triton says nothing when it drops a sequence."""
 
+    def initialize(self, args: dict[str, str]) -> None:
+        super().initialize(args)
+        self._instance = args["model_instance_name"]
+        self._metrics = TritonMetrics([metrics.WORKER_STATES])
+        self._report()  # the process before this one may have died with another number
+
     def load(self, settings: Settings) -> None:
         self._stage: SessionStage = load_session_stage(self.stage, settings)
         self._held: dict[str, _Held] = {}
@@ -104,6 +111,7 @@ class SessionStageModel(WorkerModel):
                 self._drop(epoch)
                 state = self._stage.open(arrays, parameters)
                 self._held[epoch] = _Held(state, time.monotonic())
+                self._report()
                 return {}
             case "step":
                 return self._stage.step(self._state(epoch), arrays, parameters)
@@ -128,7 +136,11 @@ class SessionStageModel(WorkerModel):
     def _drop(self, epoch: str) -> None:
         held = self._held.pop(epoch, None)
         if held is not None:
+            self._report()
             self._stage.close(held.state)
+
+    def _report(self) -> None:
+        self._metrics.set(metrics.WORKER_STATES, len(self._held), self._instance)
 
     def _drop_stale(self) -> None:
         oldest = time.monotonic() - STALE_SECONDS
@@ -139,3 +151,4 @@ class SessionStageModel(WorkerModel):
     def finalize(self) -> None:
         for epoch in list(self._held):
             self._drop(epoch)
+        self._metrics.shut_down()
