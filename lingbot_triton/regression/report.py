@@ -132,13 +132,15 @@ def psnr(mine: NDArray[Any], expected: NDArray[Any]) -> float:
     """Peak signal-to-noise ratio of uint8 frames in dB, infinite where they are equal."""
     if np.array_equal(mine, expected):
         return math.inf
-    return float(peak_signal_noise_ratio(expected, mine, data_range=255))
+    return float(peak_signal_noise_ratio(expected, mine, data_range=255))  # type: ignore[no-untyped-call]
 
 
 def ssim(mine: NDArray[Any], expected: NDArray[Any]) -> float:
     """Mean structural similarity of uint8 frames [n, H, W, 3]; 1 where they are equal."""
     values = [
-        structural_similarity(theirs, ours, channel_axis=-1, data_range=255)
+        structural_similarity(  # type: ignore[no-untyped-call]
+            theirs, ours, channel_axis=-1, data_range=255
+        )
         for ours, theirs in zip(mine, expected, strict=True)
     ]
     return float(np.mean(values))

@@ -21,6 +21,7 @@ from lingbot_triton.regression.expectations import (
 )
 from lingbot_triton.regression.report import Report, new_report, psnr, ssim
 from lingbot_triton.settings import Settings
+from lingbot_triton.stages import Parameters
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
@@ -112,12 +113,12 @@ def _play(
 ) -> Played:
     """One session; frames are decoded one latent frame at a time, or else chunk by chunk."""
     denoise, decode = stages.denoise, stages.decode
-    parameters = {"options": variant.options.to_json(), **_size(expectations)}
+    parameters: Parameters = {"options": variant.options.to_json(), **_size(expectations)}
     state = denoise.open({"context": stages.prompt.encode(variant.prompt)}, parameters)
     decoder = decode.open({}, {})
     latents, flows, frames = [], [], []
     for index, keys in enumerate(expectations.keys):
-        step = {"chunk_index": index, "keys": keys, "record": True}
+        step: Parameters = {"chunk_index": index, "keys": keys, "record": True}
         out = denoise.step(state, {"condition": conditions[index]}, step)
         latents.append(out["latent"])
         flows.append(out["flows"])
