@@ -80,22 +80,15 @@ class DenoiseStage:
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         config = self.network.config
         context = to_device(arrays["context"], self.device)
-        if context.shape[0] > config.text_len or context.shape[1] != config.text_dim:
+        if (
+            context.ndim != 2
+            or context.shape[0] > config.text_len
+            or context.shape[1] != config.text_dim
+        ):
             raise BadRequest(
                 f"the context is {list(context.shape)}; it must be [at most {config.text_len}, "
                 f"{config.text_dim}]"
             )
-        frames = KVCache(
-            layers=config.num_layers,
-            frames=options.cache_latent_frames,
-            tokens_per_frame=geometry.tokens_per_frame,
-            heads=config.num_heads,
-            head_dim=config.head_dim,
-            dtype=self.network.dtype,
-            device=self.device,
-            rolling=options.endless,
-            sink_frames=options.kv_sink_frames,
-        )
         height, width = geometry.latent
         grid = (CHUNK_LATENT_FRAMES, height // PATCH, width // PATCH)
         schedule = Schedule.shifted(options.shift)
@@ -107,7 +100,7 @@ class DenoiseStage:
                 timestep: self.network.modulation(timestep)
                 for timestep in (*schedule.timesteps, COMMIT_TIMESTEP)
             },
-            caches=self.network.open(context, frames, grid),
+            caches=self.network.open(context, self._allocate(options, geometry), grid),
             camera=Camera(),
             directions=rays(pixel_intrinsics(options, geometry), geometry, self.device),
             stream=Noise(options.seed),
@@ -187,6 +180,20 @@ class DenoiseStage:
         state.caches.release()
         state.modulations.clear()
         state.noise.clear()
+
+    def _allocate(self, options: SessionOptions, geometry: Geometry) -> KVCache:
+        config = self.network.config
+        return KVCache(
+            layers=config.num_layers,
+            frames=options.cache_latent_frames,
+            tokens_per_frame=geometry.tokens_per_frame,
+            heads=config.num_heads,
+            head_dim=config.head_dim,
+            dtype=self.network.dtype,
+            device=self.device,
+            rolling=options.endless,
+            sink_frames=options.kv_sink_frames,
+        )
 
     def _draw(self, state: DenoiseState) -> None:
         state.noise = state.stream.draw(

@@ -12,6 +12,7 @@ Two layouts are known, part by part, and may be mixed:
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
 def read(path: Path, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights of a .safetensors or .pth file, one at a time, in the file's own dtype.
 
-    A .pth is mapped, not read whole, and only ever unpickled with `weights_only=True`.
+    A .pth is mapped where it can be, not read whole; it is only unpickled with `weights_only`.
     """
     if path.suffix == ".safetensors":
         with _open(path, str(device)) as shard:
@@ -121,7 +122,8 @@ def read(path: Path, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]
                 yield name, shard.get_tensor(name)
         return
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        mapped = zipfile.is_zipfile(path)  # torch cannot map its old format
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read as weights: {error}") from None
     if not isinstance(content, dict):

@@ -195,6 +195,15 @@ def test_control_widths_that_are_no_control_are_refused():
         TransformerConfig.read({"num_heads": 4}, shapes, "here")
 
 
+def test_the_old_pth_format_is_read_too(tmp_path):
+    native = torch.load(EMBEDDED_CHECKPOINT / "Wan2.1_VAE.pth", weights_only=True)
+    path = tmp_path / "Wan2.1_VAE.pth"
+    torch.save(native, path, _use_new_zipfile_serialization=False)
+    read = dict(checkpoint.read(path, CPU))
+    assert read.keys() == native.keys()
+    assert torch.equal(read["conv1.weight"], native["conv1.weight"])
+
+
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
     class Harmful:
         def __reduce__(self):
