@@ -15,6 +15,7 @@ from lingbot_triton.settings import PREFIX, Settings, SettingsError
 from lingbot_triton.simulated.profiles import PROFILES
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.installation import InstallationError
+from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.triton.system import port_is_free
 
@@ -44,6 +45,7 @@ FOLDER = click.Path(path_type=Path)
     "--simulated", type=click.Choice(sorted(PROFILES)), help="Stages that only take this time."
 )
 @click.option("--scale", "simulated_scale", type=float, help="Factor on the simulated times.")
+@click.option("--model-repository", type=FOLDER, help="Models to serve.  [default: the project's]")
 @click.option("--tritonserver", type=FOLDER, help="Program to start.  [default: it is looked for]")
 @click.option("--log-level", type=click.Choice(list(LOG_FLAGS)), default="warning")
 @click.option("-v", "--verbose", is_flag=True, help="The same as --log-level info.")
@@ -53,6 +55,7 @@ def main(
     http_port: int,
     grpc_port: int,
     metrics_port: int,
+    model_repository: Path | None,
     tritonserver: Path | None,
     log_level: str,
     verbose: bool,
@@ -62,8 +65,11 @@ def main(
     """Serve LingBot-World-Fast until Ctrl-C. Every LINGBOT_* variable holds here too."""
     environment = variables(given)
     settings = load_settings(environment)
+    if model_repository is not None and not model_repository.is_dir():
+        raise click.ClickException(f"model repository {model_repository} is not a folder")
     check_ports(host, {"http": http_port, "grpc": grpc_port, "metrics": metrics_port})
     config = ServerConfig(
+        repository=model_repository or REPOSITORY,
         host=host,
         http_port=http_port,
         grpc_port=grpc_port,
