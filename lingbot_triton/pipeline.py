@@ -6,22 +6,21 @@ The stages are behind an interface, and tensors are opaque: nothing here knows t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from lingbot_triton import metrics
-from lingbot_triton.errors import StageDead, WorldError
+from lingbot_triton.cursors import Condition, Control, Latent
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
-from lingbot_triton.session import Condition, Control, EndReason, Latent, Session
+from lingbot_triton.requests import FramePart
+from lingbot_triton.session import Session
 
-log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 Result = TypeVar("Result")
 
-RELEASE_ORDER = ("decode", "denoise", "condition")
-"""Stages in the order in which a session gives back what it holds there."""
+STAGE_TIMEOUT_SECONDS = 120.0
+SEND = "send"
 
 
 @dataclass(frozen=True)
@@ -32,27 +31,8 @@ class Opening:
     prompt: str
 
 
-@dataclass(frozen=True)
-class FramePart:
-    """Some frames of a chunk, decoded together, with what a client wants to know of them."""
-
-    chunk_index: int
-    frame_index: int
-    frames: Any
-    count: int
-    """How many frames there are."""
-    part: int
-    parts: int
-    keys: str | None
-    milliseconds: dict[str, float]
-
-    @property
-    def last(self) -> bool:
-        return self.part == self.parts - 1
-
-
 class Stages(Protocol):
-    """The four stages as a session sees them; every call raises StageFailed or StageTimeout."""
+    """The four stages as a session sees them; every call raises StageFailed where it fails."""
 
     async def open_condition(self, session: Session, picture: Any) -> None: ...
 
@@ -80,9 +60,14 @@ class Pipeline:
     """Runs sessions over stages; it holds nothing of a session itself."""
 
     def __init__(
-        self, stages: Stages, clock: Clock, observer: metrics.Observer | None = None
+        self,
+        stages: Stages,
+        clock: Clock,
+        observer: metrics.Observer | None = None,
+        timeout: float = STAGE_TIMEOUT_SECONDS,
     ) -> None:
         self.stages = stages
+        self.timeout = timeout
         self.clock = clock
         self.observer = observer or metrics.NoObserver()
 
@@ -231,48 +216,12 @@ class Pipeline:
                 if message.last:
                     session.chunks_done += 1
                 sending = session.start(
-                    self._call(session, "send", control.chunk_index, _send, send, message)
+                    self._call(session, SEND, control.chunk_index, _send, send, message)
                 )
             if sending is not None:
                 await sending
         finally:
             session.decode_lane.release()
-
-    async def end_session(self, session: Session, reason: EndReason) -> None:
-        """The one way a session ends, whatever the reason; returns when all is released.
-
-        END lets the admitted chunks finish. Every other reason drops them; a call that a stage is
-        in the middle of is waited for, since no stage lets go of a session while it works on it.
-        """
-        if session.ending is None:
-            session.ending = asyncio.get_running_loop().create_task(self._end(session, reason))
-        await asyncio.shield(session.ending)
-
-    async def _end(self, session: Session, reason: EndReason) -> None:
-        session.closing = True
-        # No chunk follows the admitted ones, so no condition after theirs is needed.
-        session.conditions.last = session.controls.next_index - 1
-        if reason is EndReason.END:
-            await _settled(session.work, stop=lambda: session.failure is not None)
-        session.end_reason = EndReason.FAILED if session.failure is not None else reason
-        for task in list(session.work):
-            task.cancel()
-        await _settled(session.work)
-        await _settled(session.calls)
-        session.conditions.discard()
-        for stage in RELEASE_ORDER:
-            if stage in session.stages_open:
-                await self._close(session, stage)
-
-    async def _close(self, session: Session, stage: str) -> None:
-        try:
-            # A dead worker holds nothing, and takes seconds to say so.
-            if not (isinstance(session.failure, StageDead) and session.failure.stage == stage):
-                await self.stages.close(session, stage)
-        except WorldError as error:
-            # The state is gone with its worker, or the worker's own sweeper will drop it.
-            log.warning("closing %s of session %s: %s", stage, session.epoch, error)
-        session.stages_open.discard(stage)
 
     async def _open(
         self, session: Session, stage: str, opener: Callable[..., Awaitable[None]], *arguments: Any
@@ -292,7 +241,8 @@ class Pipeline:
         """Await `method(session, *arguments)`, unharmed by cancellation, and note its span."""
         started = self.clock()
         try:
-            return await session.call(method(session, *arguments))
+            timeout = None if name == SEND else self.timeout
+            return await session.call(stage_of(name), method(session, *arguments), timeout)
         finally:
             ended = self.clock()
             self.observer.add(metrics.STAGE, ended - started, name)
@@ -304,12 +254,10 @@ async def _send(session: Session, send: SendPart, message: FramePart) -> None:
     await send(message)
 
 
+def stage_of(call: str) -> str:
+    """The stage that works on a call of this name."""
+    return "denoise" if call == "commit" else call.removeprefix("open ")
+
+
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
-
-
-async def _settled(tasks: set[Any], stop: Callable[[], bool] = lambda: False) -> None:
-    """Wait until the set is empty (its members leave it when they are done) or `stop()`."""
-    while tasks and not stop():
-        await asyncio.wait(list(tasks), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0)  # lets the done-callbacks empty the set

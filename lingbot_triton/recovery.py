@@ -8,13 +8,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from lingbot_triton import metrics
-from lingbot_triton.errors import ShuttingDown, StageDead, StageFailed, WorldError
+from lingbot_triton.errors import ShuttingDown, StageDead, StageFailed, StageTimeout, WorldError
 from lingbot_triton.session import Session, SessionTable
 
 log = logging.getLogger(__name__)
 
 STAGES = ("prompt", "condition", "denoise", "decode")
 WATCH_SECONDS = 2.0
+PING_SECONDS = 10.0
+"""After so long a worker is taken for busy, or stopped: a dead one is known in two seconds."""
+
 DRAIN_SECONDS = 0.25
 RELOAD_DELAYS = (0.0, 1.0, 5.0, 20.0)
 """Seconds before each attempt to reload a worker; after the last one the stage stays away."""
@@ -103,15 +106,26 @@ class Recovery:
         return [session for session in self._table.live if stage in session.stages_open]
 
     async def _end_lost(self, stage: str) -> bool:
-        """Fail the sessions whose worker does not answer; whether any session has another one."""
-        alive = False
-        for session in self._holders(stage):
-            try:
-                await self._workers.ping(stage, session)
-                alive = True
-            except WorldError:
-                session.fail(StageDead(stage, f"the {stage} worker that held the session died"))
-        return alive
+        """Fail the sessions whose worker is dead; whether any session has another one."""
+        holders = self._holders(stage)
+        return any(await asyncio.gather(*(self._lives(stage, session) for session in holders)))
+
+    async def _lives(self, stage: str, session: Session) -> bool:
+        """Whether the worker that holds `session` lives; where it does not, the session fails."""
+        if calls := session.calls_at(stage):
+            await asyncio.wait(calls, timeout=PING_SECONDS)
+        if session.late_at(stage) or session.calls_at(stage):
+            return True
+        if session.failure is not None or session.ending is not None:
+            return False
+        try:
+            await session.call(stage, self._workers.ping(stage, session), PING_SECONDS)
+        except (StageTimeout, ShuttingDown):
+            return True
+        except WorldError:
+            session.fail(StageDead(stage, f"the {stage} worker that held the session has died"))
+            return False
+        return True
 
     async def _reload(self, stage: str) -> None:
         for attempt, delay in enumerate(RELOAD_DELAYS, 1):

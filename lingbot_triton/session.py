@@ -1,4 +1,4 @@
-"""One session: its two cursors, its window of prefetched conditions, its lanes and its end.
+"""One session: its cursors, its lanes, its calls and its end; and the table of those that live.
 
 Nothing here knows torch, Triton or a clock. Everything runs on one event loop.
 """
@@ -6,26 +6,22 @@ Nothing here knows torch, Triton or a clock. Everything runs on one event loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-import numpy as np
-
+from lingbot_triton.cursors import ConditionWindow, ControlCursor
 from lingbot_triton.errors import (
-    Duplicate,
-    LengthLimit,
     NoSession,
-    OutOfOrder,
     SessionFailed,
     SessionLimit,
     ShuttingDown,
-    WindowFull,
+    StageTimeout,
     WorldError,
 )
 from lingbot_triton.options import Geometry, SessionOptions
@@ -33,145 +29,6 @@ from lingbot_triton.options import Geometry, SessionOptions
 log = logging.getLogger(__name__)
 SessionId = int | str
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Control:
-    """What the person does during one chunk: keys held, or a camera pose per latent frame."""
-
-    chunk_index: int
-    accepted_at: float
-    """Monotonic seconds; every latency is measured from here."""
-    keys: str = ""
-    poses: np.ndarray[Any, Any] | None = None
-    """Camera-to-world matrices [latent frames, 4, 4], OpenCV axes, or None where keys steer."""
-
-
-@dataclass(frozen=True, eq=False)
-class Condition:
-    """A chunk's encoded condition; `steady` says that every later one is equal to it."""
-
-    tensor: Any
-    steady: bool = False
-    bytes: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Latent:
-    """A chunk's clean latent and what each denoising step took."""
-
-    tensor: Any
-    step_seconds: tuple[float, ...] = ()
-
-
-class ControlCursor:
-    """Admits controls in strict order, at most `window` of them ahead of their denoise."""
-
-    def __init__(self, window: int, last: int | None) -> None:
-        self.window = window
-        self.last = last
-        self.next_index = 0
-        self.ahead = 0
-
-    def admit(self, index: int) -> None:
-        """Take the control of chunk `index`, or raise and leave everything as it was."""
-        if index < self.next_index:
-            raise Duplicate(f"chunk {index} was admitted before; the next is {self.next_index}")
-        if index > self.next_index:
-            raise OutOfOrder(f"chunk {index} is not next; the next is {self.next_index}")
-        if self.last is not None and index > self.last:
-            raise LengthLimit(f"chunk {index} is past the session's last chunk, {self.last}")
-        if self.ahead >= self.window:
-            raise WindowFull(
-                f"chunk {index} came too early: {self.ahead} controls wait for their denoise, "
-                f"at most {self.window} may"
-            )
-        self.next_index += 1
-        self.ahead += 1
-
-    def begin(self) -> None:
-        """The oldest waiting control's denoise starts."""
-        self.ahead -= 1
-
-
-class ConditionWindow:
-    """Conditions of one session: requested, held and in use together never exceed the depth.
-
-    At depth 0 nothing is encoded ahead: a condition is requested when its control asks for it.
-    Once a condition is steady it serves every later chunk and nothing is requested any more.
-    """
-
-    def __init__(self, depth: int, last: int | None) -> None:
-        self.depth = depth
-        self.last = last
-        self.next_index = 0
-        self.alive = 0
-        self.steady: Condition | None = None
-        self._held: deque[asyncio.Future[Condition]] = deque()
-
-    @property
-    def may_request(self) -> bool:
-        """Whether the next condition may be requested ahead of its control."""
-        ended = self.last is not None and self.next_index > self.last
-        return self.alive < self.depth and self.steady is None and not ended
-
-    def request(self) -> tuple[int, asyncio.Future[Condition]]:
-        """Reserve room for the next condition; the caller fulfils the future."""
-        index = self.next_index
-        self.next_index += 1
-        self.alive += 1
-        future: asyncio.Future[Condition] = asyncio.get_running_loop().create_future()
-        self._held.append(future)
-        return index, future
-
-    def arrived(self, future: asyncio.Future[Condition], condition: Condition) -> None:
-        """The encoder answered a request."""
-        if condition.steady:
-            self.steady = condition
-        if not future.done():
-            future.set_result(condition)
-
-    async def take(self) -> Condition:
-        """The next chunk's condition, waiting for the encoder where it is not there yet."""
-        if self.serves_steady:
-            assert self.steady is not None
-            self.alive += 1
-            return self.steady
-        return await self._held.popleft()
-
-    @property
-    def serves_steady(self) -> bool:
-        """Whether `take` gives the steady condition once more."""
-        return not self._held and self.steady is not None
-
-    @property
-    def empty(self) -> bool:
-        """Whether `take` would find neither a request nor a steady condition."""
-        return not self._held and self.steady is None
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the conditions that wait for their control, the steady one included."""
-        held = [future.result() for future in self._held if _arrived(future)]
-        if self.steady is not None and self.steady not in held:
-            held.append(self.steady)
-        return sum(condition.bytes for condition in held)
-
-    def release(self) -> None:
-        """The denoise that used the oldest taken condition has finished."""
-        self.alive -= 1
-
-    def discard(self) -> None:
-        """Drop everything; whoever waits in `take` is woken by its own task's cancellation."""
-        for future in self._held:
-            future.cancel()
-        self._held.clear()
-        self.steady = None
-        self.alive = 0
-
-
-def _arrived(future: asyncio.Future[Condition]) -> bool:
-    return future.done() and not future.cancelled()
 
 
 class EndReason(Enum):
@@ -211,7 +68,12 @@ class Session:
     commit: asyncio.Task[None] | None = None
     prefetch: asyncio.Task[None] | None = None
     work: set[asyncio.Task[Any]] = field(default_factory=set)
-    calls: set[asyncio.Future[Any]] = field(default_factory=set)
+    calls: dict[asyncio.Future[Any], str] = field(default_factory=dict)
+    """Calls that are waited for, each with its stage; a stage has one of a session at a time."""
+    late: dict[asyncio.Future[Any], str] = field(default_factory=dict)
+    """Calls that nobody waits for any more, and that their worker still has to answer."""
+    releases: set[asyncio.Task[None]] = field(default_factory=set)
+    """Stages that have yet to let go of the session, which has ended."""
     on_failure: Callable[[Session], None] = lambda session: None
     frames_sent: int = 0
     chunks_done: int = 0
@@ -254,20 +116,55 @@ class Session:
         if self.end_reason is not None:
             raise SessionFailed(f"the session was ended ({self.end_reason.value})")
 
-    async def call(self, call: Awaitable[Result]) -> Result:
+    async def call(
+        self, stage: str, call: Awaitable[Result], timeout: float | None = None
+    ) -> Result:
         """Await a stage call that goes on when the waiting task is cancelled.
 
-        A call cannot be taken back from a worker, so a session ends only after its last one.
+        A call cannot be taken back from a worker, so a stage lets go of the session only after
+        it. Raises StageTimeout after `timeout` seconds; the answer is dropped when it comes.
         """
-        future = asyncio.ensure_future(call)
-        self.calls.add(future)
-        future.add_done_callback(self._called)
-        return await asyncio.shield(future)
+        loop = asyncio.get_running_loop()
+        answer = asyncio.ensure_future(call)
+        outcome: asyncio.Future[Result] = loop.create_future()
+        self.calls[outcome] = stage
+        outcome.add_done_callback(self._called)
+        timer = None
+        if timeout is not None:
+            error = StageTimeout(f"{stage} took longer than {timeout:g} s")
+            timer = loop.call_later(timeout, self._give_up, answer, outcome, stage, error)
+        answer.add_done_callback(functools.partial(_settle, outcome, timer))
+        return await asyncio.shield(outcome)
 
-    def _called(self, future: asyncio.Future[Any]) -> None:
-        self.calls.discard(future)
-        if not future.cancelled():
-            future.exception()  # marks it as seen when nobody waits any more
+    def _give_up(
+        self,
+        answer: asyncio.Future[Any],
+        outcome: asyncio.Future[Any],
+        stage: str,
+        error: StageTimeout,
+    ) -> None:
+        if not answer.done():
+            self.late[answer] = stage
+            answer.add_done_callback(self._came_late)
+            outcome.set_exception(error)
+
+    def _called(self, outcome: asyncio.Future[Any]) -> None:
+        del self.calls[outcome]
+        if not outcome.cancelled():
+            outcome.exception()  # marks it as seen when nobody waits any more
+
+    def _came_late(self, answer: asyncio.Future[Any]) -> None:
+        del self.late[answer]
+        if not answer.cancelled():
+            answer.exception()
+
+    def calls_at(self, stage: str) -> list[asyncio.Future[Any]]:
+        """Calls to `stage` that are waited for."""
+        return [call for call, where in self.calls.items() if where == stage]
+
+    def late_at(self, stage: str) -> list[asyncio.Future[Any]]:
+        """Calls that `stage` has yet to answer, though nobody waits for them."""
+        return [answer for answer, where in self.late.items() if where == stage]
 
     @property
     def busy(self) -> bool:
@@ -284,6 +181,24 @@ class Session:
             "condition_calls": self.condition_calls,
             "steady_chunks": self.steady_chunks,
         }
+
+
+def _settle(
+    outcome: asyncio.Future[Result],
+    timer: asyncio.TimerHandle | None,
+    answer: asyncio.Future[Result],
+) -> None:
+    """An answer is its call's outcome, unless the call was given up."""
+    if timer is not None:
+        timer.cancel()
+    if outcome.done():
+        return
+    if answer.cancelled():
+        outcome.cancel()
+    elif (error := answer.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(answer.result())
 
 
 class SessionTable:
@@ -330,8 +245,12 @@ class SessionTable:
         return previous
 
     def remove(self, session: Session) -> None:
-        """Forget a session that is fully released; a failed one is remembered for its error."""
+        """A session is fully released: it makes room for another one."""
+        self.forget(session)
         self.live.discard(session)
+
+    def forget(self, session: Session) -> None:
+        """Give a session's id free; a failed one is remembered for its error."""
         if self._by_id.get(session.id) is session:
             del self._by_id[session.id]
             if session.failure is not None:

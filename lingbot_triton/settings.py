@@ -36,6 +36,10 @@ class Settings:
     max_sessions: int = 8
     prefetch_depth: int = 2
     control_window: int = 2
+    calls_per_stage: int = 6
+    """Calls that one stage is given at a time. A worker that stopped keeps one for each of its
+    sessions, so with several workers a stage needs more of them than max_sessions; Triton's
+    thread-pool-size has to go with it."""
     stage_timeout_seconds: float = 120.0
     session_idle_seconds: float = 300.0
     drain_seconds: float = 2.0
@@ -92,8 +96,9 @@ class Settings:
             )
         if not 0 <= self.prefetch_depth <= 8:
             raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
-        if self.control_window < 1:
-            raise SettingsError(f"control_window is {self.control_window}; it must be at least 1")
+        for name in ("control_window", "calls_per_stage"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("dtype", "vae_dtype"):
             if getattr(self, name) not in ("float32", "bfloat16", "float16"):
                 raise SettingsError(

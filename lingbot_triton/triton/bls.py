@@ -18,16 +18,15 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
-from lingbot_triton.errors import StageFailed, StageTimeout
+from lingbot_triton.cursors import Condition, Control, Latent
+from lingbot_triton.errors import StageFailed
 from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.session import Condition, Control, Latent, Session, SessionId
+from lingbot_triton.session import Session, SessionId
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
-CALLS_PER_STAGE = 6
 PROMPT_CALLS = 2
-CLOSE_SECONDS = 10.0
 RELOAD_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
@@ -35,22 +34,21 @@ log = logging.getLogger(__name__)
 class TritonStages:
     """`pipeline.Stages` over BLS requests."""
 
-    def __init__(self, secret: bytes, timeout_seconds: float) -> None:
+    def __init__(self, secret: bytes, calls_per_stage: int) -> None:
         self._secret = secret
-        self._timeout = timeout_seconds
         self._pools = {
-            spec.name: ThreadPoolExecutor(calls, thread_name_prefix=spec.name)
-            for spec, calls in (
-                (protocol.PROMPT_MODEL, PROMPT_CALLS),
-                (protocol.CONDITION_MODEL, CALLS_PER_STAGE),
-                (protocol.DENOISE_MODEL, CALLS_PER_STAGE),
-                (protocol.DECODE_MODEL, CALLS_PER_STAGE),
+            spec.name: ThreadPoolExecutor(
+                calls_per_stage if spec.sequence_slots else PROMPT_CALLS,
+                thread_name_prefix=spec.name,
             )
+            for spec in protocol.WORKERS
         }
+        # One for each: a stopped worker's ping keeps a thread, and must not keep the others'.
+        self._pings = ThreadPoolExecutor(len(protocol.WORKERS), thread_name_prefix="ping")
         self._reloads = ThreadPoolExecutor(1, thread_name_prefix="reload")
 
     def shut_down(self) -> None:
-        for pool in (*self._pools.values(), self._reloads):
+        for pool in (*self._pools.values(), self._pings, self._reloads):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def encode_prompt(self, session: Session, prompt: str) -> Any:
@@ -106,24 +104,25 @@ class TritonStages:
 
     async def close(self, session: Session, stage: str) -> None:
         spec = protocol.worker(stage)
-        call = self._call(spec, session.epoch, {}, {"op": "close"}, FLAG_END, ())
-        try:
-            await asyncio.wait_for(call, CLOSE_SECONDS)
-        except asyncio.TimeoutError:
-            raise StageTimeout(f"{stage} did not close within {CLOSE_SECONDS:g} s") from None
+        await self._call(spec, session.epoch, {}, {"op": "close"}, FLAG_END, ())
 
     async def ping(self, stage: str, session: Session | None = None) -> None:
         """`recovery.Workers`: a request that a worker answers without doing anything."""
         spec = protocol.worker(stage)
+        parameters: dict[str, str | int] = {"op": "ping"}
+        if session is not None:
+            await self._call(spec, session.epoch, {}, parameters, 0, ())
+            return
+        epoch: str | None = uuid.uuid4().hex
+        inputs: dict[str, Any] = {}
+        flags = FLAG_START | FLAG_END
         if spec is protocol.PROMPT_MODEL:
             # Nothing that the response cache has answered before says that the worker lives.
             inputs = {protocol.PROMPT.name: np.array([uuid.uuid4().bytes], dtype=object)}
-            await self._call(spec, None, inputs, {"op": "ping"}, 0, ())
-        elif session is not None:
-            await self._call(spec, session.epoch, {}, {"op": "ping"}, 0, ())
-        else:
-            epoch, flags = uuid.uuid4().hex, FLAG_START | FLAG_END
-            await self._call(spec, epoch, {}, {"op": "ping"}, flags, ())
+            epoch, flags = None, 0
+        arguments = (spec, epoch, inputs, parameters, flags, ())
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pings, self._execute, *arguments)
 
     async def reload(self, stage: str) -> None:
         """`recovery.Workers`: unload and load the model, which starts its processes anew."""
@@ -176,11 +175,7 @@ class TritonStages:
         """One request to a model and its one response; raises what the model answered with."""
         loop = asyncio.get_running_loop()
         arguments = (spec, epoch, inputs, parameters, flags, outputs)
-        call = loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
-        try:
-            return await asyncio.wait_for(call, self._timeout)
-        except asyncio.TimeoutError:
-            raise StageTimeout(f"{spec.name} took longer than {self._timeout:g} s") from None
+        return await loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
 
     def _execute(
         self,

@@ -18,7 +18,8 @@ from lingbot_triton import protocol
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
-from lingbot_triton.service import CLOSED, Answer, Service
+from lingbot_triton.requests import CLOSED, Answer
+from lingbot_triton.service import Service
 from lingbot_triton.triton.bls import TritonStages, end_sequence
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
@@ -53,12 +54,12 @@ class OrchestratorModel:
         self._secret = server_secret()
         self._releases = ThreadPoolExecutor(RELEASES_IN_FLIGHT, thread_name_prefix="release")
         self._administration: set[asyncio.Task[None]] = set()
-        self._stages = TritonStages(self._secret, settings.stage_timeout_seconds)
+        self._stages = TritonStages(self._secret, settings.calls_per_stage)
         self._metrics = TritonMetrics()
         name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
         self._service = Service(
             settings,
-            Pipeline(self._stages, time.monotonic, self._metrics),
+            Pipeline(self._stages, time.monotonic, self._metrics, settings.stage_timeout_seconds),
             self._load_picture,
             time.monotonic,
             {"model": Path(name).name, "simulated": bool(settings.simulated)},

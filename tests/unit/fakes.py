@@ -8,10 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from lingbot_triton.cursors import Condition, Control, Latent
 from lingbot_triton.errors import StageFailed
 from lingbot_triton.options import video_frames
-from lingbot_triton.service import Answer
-from lingbot_triton.session import Condition, Control, Latent, Session
+from lingbot_triton.requests import Answer
+from lingbot_triton.session import Session
 
 
 @dataclass

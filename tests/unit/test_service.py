@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingbot_triton.cursors import Control
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.pipeline import Pipeline
-from lingbot_triton.service import Request, Service, Start
-from lingbot_triton.session import Control
+from lingbot_triton.requests import Request, Start
+from lingbot_triton.service import Service
 from lingbot_triton.settings import Settings
 from tests.unit.fakes import FakeReply, FakeStages
 from tests.unit.virtual_time import run

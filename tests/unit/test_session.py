@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from lingbot_triton.cursors import Condition, ConditionWindow, ControlCursor
 from lingbot_triton.errors import (
     Duplicate,
     LengthLimit,
@@ -18,14 +19,7 @@ from lingbot_triton.errors import (
     WorldError,
 )
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.session import (
-    Condition,
-    ConditionWindow,
-    ControlCursor,
-    EndReason,
-    Session,
-    SessionTable,
-)
+from lingbot_triton.session import EndReason, Session, SessionTable
 from tests.unit.virtual_time import run
 
 
@@ -186,7 +180,7 @@ def test_a_call_outlives_the_task_that_waits_for_it() -> None:
             await asyncio.sleep(5)
             done.append("call")
 
-        task = session.start(session.call(call()))
+        task = session.start(session.call("denoise", call()))
         await asyncio.sleep(1)
         task.cancel()
         await asyncio.sleep(0)
