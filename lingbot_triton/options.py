@@ -107,6 +107,15 @@ class SessionOptions:
         """Latent frames whose keys and values the session keeps."""
         return self.kv_window_frames or self.chunk_count * CHUNK_LATENT_FRAMES
 
+    def differing(self) -> dict[str, Any]:
+        """The options that are not at their defaults, as JSON takes them."""
+        default = SessionOptions()
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if value != getattr(default, name)
+        }
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 

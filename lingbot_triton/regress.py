@@ -6,17 +6,24 @@ the checkpoint or the expectations cannot be used.
 
 from __future__ import annotations
 
+import os
+import secrets
 import sys
 from pathlib import Path
 
 import click
+from lingbot_client import WorldError
 
 from lingbot_triton.regression.expectations import ExpectationError
+from lingbot_triton.regression.report import Report, merge
+from lingbot_triton.regression.server import play_on_server
 from lingbot_triton.regression.stages import play_on_stages
 from lingbot_triton.settings import Settings
+from lingbot_triton.triton.secret import VARIABLE as SECRET_VARIABLE
+from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.world.errors import CheckpointError
 
-__all__ = ["main", "play_on_stages"]
+__all__ = ["main", "play_on_server", "play_on_stages"]
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -24,18 +31,34 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.command()
 @click.argument("checkpoint", type=_FOLDER)
 @click.argument("expected", type=_FOLDER)
-def main(checkpoint: Path, expected: Path) -> None:
+@click.option("--url", help="gRPC address of a server to play on; it must serve CHECKPOINT.")
+@click.option("--server", is_flag=True, help="Start a server for CHECKPOINT and play on it too.")
+def main(checkpoint: Path, expected: Path, url: str | None, server: bool) -> None:
     """Play the session in EXPECTED with CHECKPOINT and compare all that EXPECTED holds.
 
-    Device, number format and threads come from the LINGBOT_* variables.
+    It is played on the stages in this process, and with --url or --server through a server too.
+    Device, number format and threads come from the LINGBOT_* variables; with LINGBOT_SECRET set
+    to the server's, conditions, flows and latents are compared there as well as frames.
     """
     try:
-        report = play_on_stages(checkpoint, expected, Settings.load())
-    except (CheckpointError, ExpectationError) as error:
+        reports = [play_on_stages(checkpoint, expected, Settings.load())]
+        if url is not None:
+            reports.append(play_on_server(url, expected, os.environ.get(SECRET_VARIABLE)))
+        if server:
+            reports.append(_on_own_server(checkpoint, expected))
+    except (CheckpointError, ExpectationError, WorldError, ServerError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+    report = merge(reports)
     click.echo(report.to_json())
     sys.exit(0 if report.ok else 1)
+
+
+def _on_own_server(checkpoint: Path, expected: Path) -> Report:
+    secret = secrets.token_hex(32)
+    environment = {"LINGBOT_CHECKPOINT": str(checkpoint.resolve()), SECRET_VARIABLE: secret}
+    with ServerProcess(ServerConfig(environment=environment)) as process:
+        return play_on_server(process.grpc, expected, secret)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import math
 import resource
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,20 @@ class Report:
 
 def new_report(checkpoint: Path, expected: Path, played_on: str) -> Report:
     return Report(str(checkpoint), str(expected), played_on)
+
+
+def merge(reports: list[Report]) -> Report:
+    """One report of several, each one's names preceded by what it was played on."""
+    first = reports[0]
+    if len(reports) == 1:
+        return first
+    merged = Report(first.checkpoint, first.expected, ", ".join(r.played_on for r in reports))
+    for report in reports:
+        place = report.played_on.split()[0]
+        merged.checks += [replace(check, name=f"{place}: {check.name}") for check in report.checks]
+        merged.not_compared += [f"{place}: {name}" for name in report.not_compared]
+        merged.measures |= {f"{place}: {name}": value for name, value in report.measures.items()}
+    return merged
 
 
 def largest_difference(mine: NDArray[Any], expected: NDArray[Any]) -> float:

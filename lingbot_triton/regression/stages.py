@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,16 @@ from lingbot_triton.regression.controls import compare_controls
 from lingbot_triton.regression.expectations import (
     ExpectationError,
     Expectations,
-    Tensors,
     Variant,
 )
-from lingbot_triton.regression.report import Report, new_report, psnr, ssim
+from lingbot_triton.regression.play import compare_repeat, compare_session, conditions_of, play
+from lingbot_triton.regression.report import Report, new_report
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Parameters
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
-from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.stages.prompt import PromptStage
-from lingbot_triton.world.schedule import STEP_INDICES, Noise, Schedule
+from lingbot_triton.world.schedule import STEP_INDICES, Schedule
 
 
 @dataclass
@@ -47,15 +45,9 @@ class Stages:
             DecodeStage.load(settings),
         )
 
-
-@dataclass
-class Played:
-    """What a session gave: latents [16, n, h, w], flows [chunk][4, 16, 3, h, w], frames."""
-
-    latents: NDArray[Any]
-    flows: list[NDArray[Any]]
-    last_keys: NDArray[Any]
-    frames: NDArray[Any]
+    def last_keys(self, state: DenoiseState) -> NDArray[Any]:
+        last = self.denoise.network.config.num_layers - 1
+        return state.caches.frames.ordered_keys(last).float().cpu().numpy()
 
 
 def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None = None) -> Report:
@@ -75,103 +67,22 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
     compare_controls(report, expectations, kind)
     _compare_long_condition(report, stages, expectations)
 
-    conditions = _conditions(stages, expectations)
+    conditions = conditions_of(stages, expectations)
     variants, unknown = expectations.variants()
     report.not_compared += unknown
     if not variants:
         report.not_compared.append("session_*.safetensors")
         variants = [Variant("", expectations.options, str(expectations.session["prompt"]))]
     for variant in variants:
-        played = _play(stages, expectations, conditions, variant)
+        played = play(stages, expectations, conditions, variant)
         tensors = expectations.tensors(variant.file) if variant.file else None
         if tensors is not None:
             condition = np.concatenate(conditions, axis=1)
-            _compare_session(report, variant, played, condition, tensors)
+            compare_session(report, variant, played, condition, tensors)
         if variant is variants[0]:
-            again = _play(stages, expectations, conditions, variant, whole_chunks=True)
-            _compare_repeat(report, played, again)
+            again = play(stages, expectations, conditions, variant, whole_chunks=True)
+            compare_repeat(report, played, again)
     return report.finish()
-
-
-def _conditions(stages: Stages, expectations: Expectations) -> list[NDArray[Any]]:
-    state = stages.condition.open({"picture": expectations.picture}, _size(expectations))
-    return [stages.condition.step(state, {}, {})["condition"] for _ in expectations.keys]
-
-
-def _size(expectations: Expectations) -> dict[str, int]:
-    geometry = expectations.geometry
-    return {"height": geometry.height, "width": geometry.width}
-
-
-def _play(
-    stages: Stages,
-    expectations: Expectations,
-    conditions: list[NDArray[Any]],
-    variant: Variant,
-    *,
-    whole_chunks: bool = False,
-) -> Played:
-    """One session; frames are decoded one latent frame at a time, or else chunk by chunk."""
-    denoise, decode = stages.denoise, stages.decode
-    parameters: Parameters = {"options": variant.options.to_json(), **_size(expectations)}
-    state = denoise.open({"context": stages.prompt.encode(variant.prompt)}, parameters)
-    decoder = decode.open({}, {})
-    latents, flows, frames = [], [], []
-    for index, keys in enumerate(expectations.keys):
-        step: Parameters = {"chunk_index": index, "keys": keys, "record": True}
-        out = denoise.step(state, {"condition": conditions[index]}, step)
-        latents.append(out["latent"])
-        flows.append(out["flows"])
-        pieces = 1 if whole_chunks else CHUNK_LATENT_FRAMES
-        for piece in np.split(out["latent"], pieces, axis=1):
-            frames.append(decode.step(decoder, {"latent": piece}, {})["frames"])
-        denoise.commit(state)
-    last = denoise.network.config.num_layers - 1
-    last_keys = state.caches.frames.ordered_keys(last).float().cpu().numpy()
-    denoise.close(state)
-    decode.close(decoder)
-    return Played(np.concatenate(latents, axis=1), flows, last_keys, np.concatenate(frames))
-
-
-def _compare_session(
-    report: Report, variant: Variant, played: Played, condition: NDArray[Any], tensors: Tensors
-) -> None:
-    noise_shape = (*played.latents.shape[:1], CHUNK_LATENT_FRAMES, *played.latents.shape[2:])
-    known = {
-        "condition": ("condition", condition),
-        "latents": ("latents", played.latents),
-        "kv_last_k": ("kv", played.last_keys),
-    }
-    for name, tensor in tensors.items():
-        label = f"{variant.file}.{name}"
-        flow = re.fullmatch(r"flow_(\d+)_(\d+)", name)
-        if name in known:
-            report.compare(label, known[name][0], known[name][1], tensor)
-        elif flow and int(flow[1]) < len(played.flows) and int(flow[2]) < len(STEP_INDICES):
-            report.compare(label, "flow", played.flows[int(flow[1])][int(flow[2])], tensor)
-        elif name == "noise_0":
-            drawn = Noise(variant.options.seed).draw(noise_shape, torch.device("cpu"))[0].numpy()
-            report.compare(label, "noise", drawn, tensor)
-        elif name == "frames_u8":
-            report.compare_frames(label, played.frames, tensor)
-        elif name == "frames_float":
-            levels = np.clip((tensor.transpose(1, 2, 3, 0) + 1) * 127.5, 0, 255)
-            nearest = np.clip(levels, played.frames, played.frames + 1.0)
-            report.compare(label, "frames_float", nearest, levels)
-        else:
-            report.not_compared.append(label)
-    lacking = {"latents", "frames_u8"} - set(tensors)
-    report.not_compared += sorted(f"{variant.file}.{name}" for name in lacking)
-
-
-def _compare_repeat(report: Report, first: Played, again: Played) -> None:
-    """The same seed again, decoded in other pieces: every bit must be the same."""
-    same = np.array_equal(first.latents, again.latents)
-    same = same and np.array_equal(first.frames, again.frames)
-    report.add("repeat", "repeat", 0.0 if same else 1.0)
-    report.measures["repeat.identical"] = same
-    report.measures["repeat.psnr"] = psnr(again.frames, first.frames)
-    report.measures["repeat.ssim"] = ssim(again.frames, first.frames)
 
 
 def _compare_text(report: Report, stages: Stages, expectations: Expectations) -> None:

@@ -1,0 +1,76 @@
+"""Playing a folder's session through a running server.
+
+The orchestrator's clients see frames only. Whoever knows the server's secret also reaches the
+workers, and so compares prompts, conditions, flows and latents as Triton passes them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lingbot_client import WorldClient
+from numpy.typing import NDArray
+
+from lingbot_triton.regression.expectations import Expectations, Variant
+from lingbot_triton.regression.play import compare_session, conditions_of, play
+from lingbot_triton.regression.remote import RemoteStages
+from lingbot_triton.regression.report import Report, new_report, psnr, ssim
+
+
+def play_on_server(url: str, expected: Path, secret: str | None = None) -> Report:
+    """Play the session in `expected` on the server at `url` and compare what can be seen there.
+
+    Raises ExpectationError for the folder, and the client's exceptions for the server.
+    """
+    expectations = Expectations.load(expected)
+    report = new_report(Path("(the server's)"), expected, f"server {url}")
+    variants, unknown = expectations.variants()
+    report.not_compared += unknown
+    asyncio.run(_compare_frames(report, url, expectations, variants))
+    if secret is None:
+        report.not_compared.append("conditions, flows and latents: LINGBOT_SECRET is not set")
+        return report.finish()
+    with RemoteStages(url, secret) as stages:
+        conditions = conditions_of(stages, expectations)
+        for variant in variants:
+            played = play(stages, expectations, conditions, variant)
+            tensors = expectations.tensors(variant.file) or {}
+            compare_session(report, variant, played, np.concatenate(conditions, axis=1), tensors)
+    return report.finish()
+
+
+async def _compare_frames(
+    report: Report, url: str, expectations: Expectations, variants: list[Variant]
+) -> None:
+    async with WorldClient(url) as client:
+        for variant in variants:
+            expected = (expectations.tensors(variant.file) or {}).get("frames_u8")
+            if expected is None:
+                report.not_compared.append(f"{variant.file}.frames")
+                continue
+            frames = await _frames(client, expectations, variant)
+            report.compare_frames(f"{variant.file}.frames", frames, expected)
+            again = await _frames(client, expectations, variant)
+            same = np.array_equal(again, frames)
+            report.add("repeat", "repeat", 0.0 if same else 1.0)
+            report.measures["repeat.identical"] = same
+            report.measures["repeat.psnr"] = psnr(again, frames)
+            report.measures["repeat.ssim"] = ssim(again, frames)
+
+
+async def _frames(
+    client: WorldClient, expectations: Expectations, variant: Variant
+) -> NDArray[Any]:
+    """The session's frames through the orchestrator, [n, H, W, 3]."""
+    geometry = expectations.geometry
+    options = variant.options.differing() | {"max_area": geometry.height * geometry.width}
+    picture = (expectations.folder / expectations.session.get("image", "image.png")).read_bytes()
+    async with client.open_session(picture, variant.prompt, **options) as session:
+        frames = []
+        for keys in expectations.keys:
+            await session.send(keys)
+            frames.append((await session.next_chunk()).frames)
+    return np.concatenate(frames)
