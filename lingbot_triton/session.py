@@ -201,6 +201,14 @@ def _settle(
         outcome.set_result(answer.result())
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """What is kept of a failed session: its error itself holds on to pictures and tensors."""
+
+    token: bytes
+    sentence: str
+
+
 class SessionTable:
     """The live sessions, never more than `limit`; a session counts until it is fully released."""
 
@@ -210,7 +218,7 @@ class SessionTable:
         self.limit = limit
         self.live: set[Session] = set()
         self._by_id: dict[SessionId, Session] = {}
-        self._failed: dict[SessionId, Session] = {}
+        self._failed: dict[SessionId, _Failed] = {}
 
     def __len__(self) -> int:
         return len(self.live)
@@ -220,15 +228,23 @@ class SessionTable:
 
     def get(self, session_id: SessionId, token: bytes) -> Session:
         """The session that a request is for; raises NoSession or SessionFailed."""
-        session = self._by_id.get(session_id) or self._failed.get(session_id)
+        session = self._by_id.get(session_id)
         if session is None:
-            raise NoSession(f"no session {session_id!r}: it was closed, or never opened")
+            raise self._gone(session_id, token)
         session.authorize(token)
         if session.failure is not None:
             raise SessionFailed(f"the session has failed: {session.failure}")
         if session.closing or session.end_reason is not None:
             raise NoSession(f"session {session_id!r} is closing")
         return session
+
+    def _gone(self, session_id: SessionId, token: bytes) -> WorldError:
+        failed = self._failed.get(session_id)
+        if failed is None:
+            return NoSession(f"no session {session_id!r}: it was closed, or never opened")
+        if not hmac.compare_digest(failed.token, token):
+            return NoSession(f"no session {session_id!r} with this token")
+        return SessionFailed(f"the session has failed: {failed.sentence}")
 
     def add(self, session: Session) -> Session | None:
         """Enter `session`, taking its id over from a live one, which is returned.
@@ -254,6 +270,6 @@ class SessionTable:
         if self._by_id.get(session.id) is session:
             del self._by_id[session.id]
             if session.failure is not None:
-                self._failed[session.id] = session
+                self._failed[session.id] = _Failed(session.token, str(session.failure))
                 while len(self._failed) > self.REMEMBERED_FAILURES:
                     del self._failed[next(iter(self._failed))]

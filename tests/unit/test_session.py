@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -161,6 +163,19 @@ def test_remembered_failures_are_bounded() -> None:
         table.get(9, b"")
     with pytest.raises(SessionFailed):
         table.get(10, b"")
+
+
+def test_a_remembered_failure_holds_nothing_of_the_session() -> None:
+    """The traceback of a failure reaches the picture, the condition and the latent."""
+    table = SessionTable(limit=4)
+    session = make_session("failed")
+    table.add(session)
+    session.fail(StageFailed("gone"))
+    table.remove(session)
+    released = weakref.ref(session)
+    del session
+    gc.collect()
+    assert released() is None
 
 
 def test_an_internal_error_is_not_told_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
