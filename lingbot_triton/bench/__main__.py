@@ -8,6 +8,8 @@ import click
 
 COMMANDS = {
     "latency": "latency_command:command",
+    "overhead": "overhead:command",
+    "sessions": "sessions_command:command",
     "dit": "dit:dit",
 }
 """Commands by name: the module of this package, and the command's name in there."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from lingbot_client import WorldError
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lingbot_triton.bench.bars import Bar, bars_table, plain
@@ -103,6 +104,7 @@ def finish(
     bars: Sequence[Bar],
     details: dict[str, Any],
     *,
+    errors: Sequence[str],
     json_path: Path | None,
     enforce: bool,
 ) -> None:
@@ -118,6 +120,8 @@ def finish(
     )
     packages = (f"{name} {version}" for name, version in machine["packages"].items())
     console.print(f"versions: {', '.join(packages)}", highlight=False)
+    for error in errors:
+        console.print(f"[red]error:[/] {escape(error)}", highlight=False)
     for name, text in about.items():
         console.print(f"{name.replace('_', ' ')}: {text}", highlight=False)
     if json_path is not None:
@@ -125,6 +129,7 @@ def finish(
             "kind": kind,
             "ran_on": machine,
             "about": about,
+            "errors": list(errors),
             "bars": [bar.to_json() for bar in bars],
             **details,
         }

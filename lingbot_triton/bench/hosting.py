@@ -42,9 +42,13 @@ def _variables(**settings: object) -> dict[str, str]:
 def serving(
     url: str | None, environment: dict[str, str], repository: Path = REPOSITORY
 ) -> Iterator[Target]:
-    """The server at `url`, or else a fresh one, which is stopped at the end whatever happens."""
+    """The server at `url`, or else a fresh one, which is stopped at the end whatever happens.
+
+    Raises ServerError when the fresh one does not start, or has died meanwhile.
+    """
     if url is not None:
         yield Target(url)
         return
     with ServerProcess(ServerConfig(repository=repository, environment=environment)) as server:
         yield Target(server.grpc, server.metrics)
+        server.check_running()

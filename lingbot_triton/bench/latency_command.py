@@ -9,7 +9,7 @@ import click
 from lingbot_client import WorldClient
 
 from lingbot_triton.bench import commands, latency, latency_report
-from lingbot_triton.bench.drive import FrameSize
+from lingbot_triton.bench.drive import FrameSize, errors
 from lingbot_triton.bench.hosting import Target, computing, serving, simulated
 from lingbot_triton.bench.limits import SCENARIOS, VARIANTS
 from lingbot_triton.simulated.profiles import find_profile
@@ -78,6 +78,7 @@ def command(
         list(latency_report.tables(results)),
         found if checkpoint else commands.at_full_scale(found, scale),
         latency_report.to_json(results),
+        errors=errors([one for sessions in results.sessions.values() for one in sessions]),
         json_path=json_path,
         enforce=enforce,
     )
