@@ -212,8 +212,8 @@ class Service:
         await asyncio.gather(*ends)
         for watcher in self._watchers:
             watcher.cancel()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        while others := [task for task in (*self._watchers, *self._tasks) if not task.done()]:
+            await asyncio.wait(others)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

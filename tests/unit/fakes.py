@@ -43,6 +43,8 @@ class FakeStages:
         self.fail_on: tuple[str, int] | None = None
         """(stage name, chunk index) of the call that fails."""
         self.costs: dict[str, float] = {}
+        self.stopped: dict[str, asyncio.Event] = {}
+        self.once_stopped: set[str] = set()
 
     async def _work(self, session: Session, name: str, index: int = 0) -> Seen:
         seen = self.sessions[session.epoch]
@@ -53,11 +55,25 @@ class FakeStages:
         seen.running.add(stage)
         try:
             await asyncio.sleep(self.costs.get(name, self.random.random() * 2 * self.mean))
+            await self._goes_on(stage)
         finally:
             seen.running.discard(stage)
         if self.fail_on == (name, index):
             raise StageFailed(f"{name} of chunk {index} failed")
         return seen
+
+    def stop(self, stage: str) -> None:
+        """From now on `stage` answers nothing, until `go_on`."""
+        self.stopped[stage] = asyncio.Event()
+        self.once_stopped.add(stage)
+
+    def go_on(self, stage: str) -> None:
+        """`stage` answers what it was asked."""
+        self.stopped.pop(stage).set()
+
+    async def _goes_on(self, stage: str) -> None:
+        if stage in self.stopped:
+            await self.stopped[stage].wait()
 
     def _alive(self, session: Session) -> None:
         seen = self.sessions[session.epoch]
@@ -118,15 +134,19 @@ class FakeStages:
 
     async def close(self, session: Session, stage: str) -> None:
         seen = self.sessions[session.epoch]
-        assert not seen.running, f"{stage} closed while {seen.running} work"
+        working = seen.running - self.once_stopped
+        assert not working | (seen.running & {stage}), f"{stage} closed while {seen.running} work"
         await asyncio.sleep(self.random.random() * self.mean)
+        await self._goes_on(stage)
         seen.closed.append(stage)
 
     def check_released(self) -> None:
         """Every session gave back all it opened, in the order the contract names."""
         for seen in self.sessions.values():
             assert set(seen.closed) == seen.open
-            assert seen.closed == [s for s in ("decode", "denoise", "condition") if s in seen.open]
+            order = [s for s in ("decode", "denoise", "condition") if s in seen.open]
+            late = self.once_stopped
+            assert [s for s in seen.closed if s not in late] == [s for s in order if s not in late]
 
 
 class FakeReply:

@@ -13,6 +13,7 @@ from lingbot_triton.cursors import Control
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.pipeline import Pipeline
+from lingbot_triton.recovery import Workers
 from lingbot_triton.requests import Request, Start
 from lingbot_triton.service import Service
 from lingbot_triton.settings import Settings
@@ -30,12 +31,15 @@ async def _picture(image: bytes) -> Any:
 class House:
     """A service over fake stages, with short names for what a client does."""
 
-    def __init__(self, stages: FakeStages | None = None, **settings: Any) -> None:
+    def __init__(
+        self, stages: FakeStages | None = None, workers: Workers | None = None, **settings: Any
+    ) -> None:
         self.stages = stages or FakeStages()
         clock = asyncio.get_running_loop().time
         self.clock = clock
-        pipeline = Pipeline(self.stages, clock)
-        self.service = Service(Settings(**settings), pipeline, _picture, clock)
+        known = Settings(**settings)
+        pipeline = Pipeline(self.stages, clock, timeout=known.stage_timeout_seconds)
+        self.service = Service(known, pipeline, _picture, clock, workers=workers)
 
     def send(
         self,
