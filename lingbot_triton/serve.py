@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lingbot_triton.protocol import ORCHESTRATOR
 from lingbot_triton.settings import PREFIX, Settings, SettingsError
 from lingbot_triton.simulated.profiles import PROFILES
-from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.installation import InstallationError
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
+from lingbot_triton.triton.supervisor import keep_serving
 from lingbot_triton.triton.system import port_is_free
 
 LOG_FLAGS = {
@@ -25,7 +24,6 @@ LOG_FLAGS = {
     "info": (),
     "debug": ("--log-verbose=1",),
 }
-WATCH_SECONDS = 0.5
 FOLDER = click.Path(path_type=Path)
 
 
@@ -115,17 +113,13 @@ def check_ports(host: str, ports: dict[str, int]) -> None:
 
 
 def serve(config: ServerConfig, settings: Settings) -> None:
-    """Run a server until SIGINT, SIGTERM or SIGHUP; raises ServerError where it fails.
+    """Keep a server until SIGINT, SIGTERM or SIGHUP; raises ServerError where it fails for good.
 
     Its warnings are shown while it serves; what goes wrong in starting is in the error.
     """
-    with suppress(KeyboardInterrupt), foreground(config) as server:
-        click.echo(ready_line(server, settings))
-        try:
-            server.echo = True
-            watch(server)
-        finally:
-            server.echo = config.echo
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    with suppress(KeyboardInterrupt):
+        keep_serving(config, lambda server: click.echo(ready_line(server, settings)))
 
 
 def ready_line(server: ServerProcess, settings: Settings) -> str:
@@ -134,21 +128,6 @@ def ready_line(server: ServerProcess, settings: Settings) -> str:
     else:
         what = f"checkpoint {'embedded' if settings.embedded else settings.checkpoint}"
     return f"ready: grpc {server.grpc} http {server.http} metrics {server.metrics} {what}"
-
-
-def watch(server: ServerProcess) -> None:
-    """Return never; raise ServerError once the server cannot serve any more.
-
-    Workers are reloaded by the orchestrator. The orchestrator itself nobody reloads, and the
-    server goes on calling itself ready without it.
-    """
-    model = ORCHESTRATOR.name
-    watched = model in server.model_processes()
-    while True:
-        time.sleep(WATCH_SECONDS)
-        server.check_running()
-        if watched and model not in server.model_processes():
-            raise ServerError(f"the process of model {model} died, so the server was stopped")
 
 
 if __name__ == "__main__":

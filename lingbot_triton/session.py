@@ -54,6 +54,8 @@ class Session:
     opened_at: float
     epoch: str = field(default_factory=lambda: secrets.token_hex(16))
     """Correlation id of this opening at the workers; a reused session id never meets old state."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Correlation ids of stages at which it is not the epoch."""
     geometry: Geometry | None = None
     last_activity: float = 0.0
     closing: bool = False

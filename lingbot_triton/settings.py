@@ -13,6 +13,9 @@ from lingbot_triton.protocol import WORKER_SLOTS
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-checkpoint"
 EMBEDDED_AREA = 64 * 96
 PREFIX = "LINGBOT_"
+OTHER_THREADS = 14
+"""Threads of Triton for whatever is not a call to condition, denoise or decode: 2 for prompts, 4
+for pings, 2 for the end of sequences, 6 for answers."""
 
 
 class SettingsError(ValueError):
@@ -36,10 +39,9 @@ class Settings:
     max_sessions: int = 8
     prefetch_depth: int = 2
     control_window: int = 2
-    calls_per_stage: int = 6
-    """Calls that one stage is given at a time. A worker that stopped keeps one for each of its
-    sessions, so with several workers a stage needs more of them than max_sessions; Triton's
-    thread-pool-size has to go with it."""
+    triton_threads: int = 32
+    """What Triton's thread-pool-size is: it bounds the orchestrator's calls and answers under way,
+    and one more than that stops it for good."""
     stage_timeout_seconds: float = 120.0
     session_idle_seconds: float = 300.0
     drain_seconds: float = 2.0
@@ -58,6 +60,16 @@ class Settings:
     def embedded(self) -> bool:
         """Whether the weights are the ones that come with the package."""
         return Path(self.checkpoint) == EMBEDDED_CHECKPOINT
+
+    @property
+    def calls_per_stage(self) -> int:
+        """Calls that one stage is given at a time.
+
+        A worker that stopped keeps one for each of its sessions; with more calls than sessions it
+        keeps nobody from the stage's other workers.
+        """
+        affordable = (self.triton_threads - OTHER_THREADS) // 3
+        return min(self.max_sessions + 2, affordable)
 
     @property
     def default_area(self) -> int:
@@ -96,9 +108,9 @@ class Settings:
             )
         if not 0 <= self.prefetch_depth <= 8:
             raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
-        for name in ("control_window", "calls_per_stage"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, least in (("control_window", 1), ("triton_threads", OTHER_THREADS + 3)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         for name in ("dtype", "vae_dtype"):
             if getattr(self, name) not in ("float32", "bfloat16", "float16"):
                 raise SettingsError(
@@ -111,6 +123,11 @@ class Settings:
                 )
         if self.simulated_scale < 0:
             raise SettingsError(f"simulated_scale is {self.simulated_scale}; at least 0 is needed")
+
+
+def threads_for(sessions: int) -> int:
+    """Triton's thread-pool-size with which no session ever waits for a thread."""
+    return OTHER_THREADS + 3 * (sessions + 2)
 
 
 def _parse(name: str, text: str, kind: type) -> str | int | float:

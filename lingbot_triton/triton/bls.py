@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
 from lingbot_triton.cursors import Condition, Control, Latent
-from lingbot_triton.errors import StageFailed
+from lingbot_triton.errors import StageDead, StageFailed
 from lingbot_triton.protocol import ModelSpec
 from lingbot_triton.session import Session, SessionId
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
@@ -27,6 +27,7 @@ from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphan
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
 PROMPT_CALLS = 2
+OPENING_ATTEMPTS = 2
 RELOAD_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class TritonStages:
 
     def __init__(self, secret: bytes, calls_per_stage: int) -> None:
         self._secret = secret
+        self.on_death: Callable[[str], None] = lambda stage: None
+        """Called with a stage whose worker was found dead."""
         self._pools = {
             spec.name: ThreadPoolExecutor(
                 calls_per_stage if spec.sequence_slots else PROMPT_CALLS,
@@ -94,7 +97,7 @@ class TritonStages:
     async def commit(self, session: Session, chunk_index: int) -> None:
         spec = protocol.DENOISE_MODEL
         parameters: dict[str, str | int] = {"op": "commit", "chunk_index": chunk_index}
-        await self._call(spec, session.epoch, {}, parameters, 0, ())
+        await self._call(spec, _address(session, spec), {}, parameters, 0, ())
 
     async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any:
         inputs = {protocol.LATENT.name: latent.tensor[:, first : first + count]}
@@ -104,14 +107,14 @@ class TritonStages:
 
     async def close(self, session: Session, stage: str) -> None:
         spec = protocol.worker(stage)
-        await self._call(spec, session.epoch, {}, {"op": "close"}, FLAG_END, ())
+        await self._call(spec, _address(session, spec), {}, {"op": "close"}, FLAG_END, ())
 
     async def ping(self, stage: str, session: Session | None = None) -> None:
         """`recovery.Workers`: a request that a worker answers without doing anything."""
         spec = protocol.worker(stage)
         parameters: dict[str, str | int] = {"op": "ping"}
         if session is not None:
-            await self._call(spec, session.epoch, {}, parameters, 0, ())
+            await self._call(spec, _address(session, spec), {}, parameters, 0, ())
             return
         epoch: str | None = uuid.uuid4().hex
         inputs: dict[str, Any] = {}
@@ -150,7 +153,16 @@ class TritonStages:
             "width": session.geometry.width,
             "options": session.options.to_json(),
         }
-        await self._call(spec, session.epoch, inputs, parameters, FLAG_START, ())
+        for attempt in range(1, OPENING_ATTEMPTS + 1):
+            try:
+                await self._call(spec, _address(session, spec), inputs, parameters, FLAG_START, ())
+            except StageDead:
+                if attempt == OPENING_ATTEMPTS:
+                    raise
+                # Triton keeps the slot at the dead worker, so the next one is another's.
+                session.addresses[spec.name] = f"{session.epoch}-{attempt}"
+            else:
+                return
 
     async def _step(
         self,
@@ -161,7 +173,7 @@ class TritonStages:
         outputs: Sequence[str],
     ) -> list[Any]:
         parameters = parameters | {"op": "step"}
-        return await self._call(spec, session.epoch, inputs, parameters, 0, outputs)
+        return await self._call(spec, _address(session, spec), inputs, parameters, 0, outputs)
 
     async def _call(
         self,
@@ -175,7 +187,11 @@ class TritonStages:
         """One request to a model and its one response; raises what the model answered with."""
         loop = asyncio.get_running_loop()
         arguments = (spec, epoch, inputs, parameters, flags, outputs)
-        return await loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
+        try:
+            return await loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
+        except StageDead:
+            self.on_death(spec.name)
+            raise
 
     def _execute(
         self,
@@ -201,6 +217,11 @@ class TritonStages:
             raise from_triton_error(spec.name, response.error().message())
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]
+
+
+def _address(session: Session, spec: ModelSpec) -> str:
+    """Correlation id of the session at a stage."""
+    return session.addresses.get(spec.name, session.epoch)
 
 
 def end_sequence(session_id: SessionId, parameters: dict[str, str]) -> None:

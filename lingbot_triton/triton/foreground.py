@@ -10,30 +10,51 @@ from types import FrameType
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SECONDS = 4.5
+TERMINATE_SECONDS = 9.0
+"""Time to stop in after SIGTERM: a person waits, a service manager wants the chunks finished."""
 
 
 @contextmanager
 def foreground(config: ServerConfig) -> Iterator[ServerProcess]:
     """A server that is ready; Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in the block.
 
-    Raises InstallationError or ServerError where it does not start. Main thread only.
+    One that comes while the server stops for another reason raises it afterwards. Raises
+    InstallationError or ServerError where the server does not start. Main thread only.
     """
     server = ServerProcess(config)
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    with interrupts() as received:
+        asked = False
+        try:
+            server.start()
+            server.wait_ready()
+            yield server
+        except KeyboardInterrupt:
+            asked = True
+            raise
+        finally:
+            patient = signal.SIGTERM in received
+            late: list[int] = []
+            for number in SIGNALS:
+                signal.signal(number, lambda number, frame: late.append(number))
+            server.stop(TERMINATE_SECONDS if patient else STOP_SECONDS)
+            if late and not asked:
+                raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Every signal that stops a server raises KeyboardInterrupt; those but Ctrl-C are noted."""
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    previous = {number: signal.signal(number, interrupt) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that asyncio knows
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    signal.signal(signal.SIGHUP, _as_interrupt)
     try:
-        server.start()
-        server.wait_ready()
-        yield server
+        yield received
     finally:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        server.stop()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)

@@ -20,6 +20,7 @@ from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.requests import CLOSED, Answer
 from lingbot_triton.service import Service
+from lingbot_triton.triton.administration import DRAIN, PROBE, RELEASE
 from lingbot_triton.triton.bls import TritonStages, end_sequence
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
@@ -32,12 +33,7 @@ log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
 PICTURES_IN_FLIGHT = 2
 RELEASES_IN_FLIGHT = 2
-DRAIN = "drain"
-"""Request parameter that holds the server's secret and ends every session."""
-
-RELEASE = "release"
-"""Request parameter of the END by which the orchestrator gives back a slot of Triton's."""
-
+ADMINISTRATION = (DRAIN, PROBE, RELEASE)
 RETURN_DELAY_SECONDS = 0.002
 """The Python backend keeps for ever what it knows of an `execute` that returned before the
 backend noted it down; nothing but this session's next request waits for the return."""
@@ -65,6 +61,8 @@ class OrchestratorModel:
             {"model": Path(name).name, "simulated": bool(settings.simulated)},
             self._stages,
         )
+        assert self._service.recovery is not None
+        self._stages.on_death = self._service.recovery.died
         find = self._service.table.find
         self._sequences = OpenSequences(lambda session_id: find(session_id) is not None)
 
@@ -76,8 +74,9 @@ class OrchestratorModel:
             # Triton waits for the END of every sequence when it stops, and for its next slot.
             self._sequences.note(request.correlation_id(), bool(request.flags() & FLAG_END), now)
             parameters = json.loads(request.parameters() or "{}")
-            if DRAIN in parameters or RELEASE in parameters:
-                self._administer(parameters, reply)
+            operation = next((name for name in ADMINISTRATION if name in parameters), None)
+            if operation is not None:
+                self._administer(operation, str(parameters[operation]), reply)
                 continue
             decoded = decode_request(
                 to_arrays(request.inputs()),
@@ -92,16 +91,16 @@ class OrchestratorModel:
             self._releases.submit(end_sequence, session_id, parameters)
         await asyncio.sleep(RETURN_DELAY_SECONDS)
 
-    def _administer(self, parameters: dict[str, Any], reply: TritonReply) -> None:
+    def _administer(self, operation: str, proof: str, reply: TritonReply) -> None:
         """Whoever started the server, and knows its secret, may ask it to end every session.
 
         Once Triton itself is stopping it takes no more calls, so this must come before.
         """
-        name = DRAIN if DRAIN in parameters else RELEASE
-        if not hmac.compare_digest(str(parameters[name]).encode(), self._secret):
-            error = BadRequest(f"parameter {name} does not hold this server's secret")
+        self._service.watch()
+        if not hmac.compare_digest(proof.encode(), self._secret):
+            error = BadRequest(f"parameter {operation} does not hold this server's secret")
             answer = reply.send(Answer(error.code, str(error)), last=True)
-        elif name == DRAIN:
+        elif operation == DRAIN:
             answer = self._end_sessions(reply)
         else:
             answer = reply.send(Answer(CLOSED), last=True)

@@ -17,6 +17,9 @@ from threading import Thread
 from types import TracebackType
 from typing import IO
 
+from lingbot_triton.protocol import ORCHESTRATOR
+from lingbot_triton.settings import Settings, SettingsError, threads_for
+from lingbot_triton.triton import administration
 from lingbot_triton.triton.explain import explain, last_words
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
@@ -30,8 +33,11 @@ from lingbot_triton.triton.system import (
 
 SHARED_MEMORY = Path("/dev/shm")
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
-THREADS_PER_MODEL = 64
+LEAST_THREADS = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
+
+DRAINING = 2 / 3
+"""Part of the time to stop in that sessions are given to end; Triton itself takes the rest."""
 
 CLOSED_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
@@ -53,6 +59,8 @@ class ServerConfig:
     tritonserver: Path | None = None
     cache_bytes: int = 16 * 2**20
     exit_timeout_seconds: int = 3
+    reloads_workers: bool = True
+    """Whether the orchestrator may start a worker anew whose process died."""
     log: Path | None = None
     """File for the server's output; without one only the last lines are kept, for errors."""
     echo: bool = False
@@ -81,6 +89,8 @@ class ServerProcess:
         self.grpc = f"{config.host}:{config.grpc_port or next(ports)}"
         self.metrics = f"{config.host}:{config.metrics_port or next(ports)}"
         self.region_prefix = f"lingbot-{secrets.token_hex(6)}-"
+        self.secret = secrets.token_hex(32)
+        """What the models know each other by, and who started them; see `secret.py`."""
         self.admin_key = secrets.token_hex(16)
         """Value of the header `lingbot-admin` that opens `CLOSED_PROTOCOLS`."""
         self.echo = config.echo
@@ -126,7 +136,8 @@ class ServerProcess:
             env={
                 **os.environ,
                 **installation.environment,
-                "LINGBOT_SECRET": secrets.token_hex(32),
+                "LINGBOT_SECRET": self.secret,
+                "LINGBOT_TRITON_THREADS": str(self._threads),
                 **self.config.environment,
             },
             stdin=subprocess.DEVNULL,
@@ -144,22 +155,30 @@ class ServerProcess:
     def _arguments(self) -> list[str]:
         arguments = [
             f"--model-repository={self.config.repository.resolve()}",
-            # Explicit, so that the orchestrator may reload a worker whose process died.
-            "--model-control-mode=explicit",
-            "--load-model=*",
             "--disable-auto-complete-config",
             f"--exit-timeout-secs={self.config.exit_timeout_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
-            f"--backend-config=python,thread-pool-size={THREADS_PER_MODEL}",
+            f"--backend-config=python,thread-pool-size={self._threads}",
             f"--http-restricted-api={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
             f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
         ]
+        if self.config.reloads_workers:
+            arguments += ["--model-control-mode=explicit", "--load-model=*"]
         if not NVIDIA_DRIVER.exists():
             arguments += ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
         for name in ("http", "grpc", "metrics"):
             host, _, port = getattr(self, name).rpartition(":")
             arguments += [f"--{name}-address={host}", f"--{name}-port={port}"]
         return arguments
+
+    @property
+    def _threads(self) -> int:
+        """Enough that a worker which stopped keeps no session from the others."""
+        try:
+            settings = Settings.load(environ={**os.environ, **self.config.environment})
+        except SettingsError:
+            return LEAST_THREADS  # the models will say what is wrong
+        return max(LEAST_THREADS, threads_for(settings.max_sessions))
 
     def _keep_output(self, output: IO[str]) -> None:
         with contextlib.ExitStack() as stack:
@@ -221,18 +240,28 @@ class ServerProcess:
                     models[Path(argument).parts[-3]] = pid
         return models
 
+    def _drain(self, timeout: float) -> None:
+        if ORCHESTRATOR.name in self.model_processes():
+            with contextlib.suppress(administration.AdministrationError):
+                administration.drain(self.grpc, self.secret, timeout)
+
     def regions(self) -> list[Path]:
         """The shared-memory regions of the server's models."""
         return sorted(SHARED_MEMORY.glob(self.region_prefix + "*"))
 
-    def stop(self, grace: float = 4.0) -> Leftovers:
-        """Stop the server: SIGTERM, then after `grace` seconds SIGKILL; take away what it left."""
+    def stop(self, grace: float = 4.5) -> Leftovers:
+        """Stop the server within `grace` seconds or soon after; take away what it left.
+
+        Its sessions are ended first: on SIGTERM alone Triton would wait for every open sequence.
+        """
         if self._process is None:
             return Leftovers()
+        deadline = time.monotonic() + grace
         if self._process.poll() is None:
+            self._drain(grace * DRAINING)
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace)
+                self._process.wait(max(0.0, deadline - time.monotonic()))
         wait_until_gone(self.pid, seconds=0.5)
         processes = tuple(self.processes())
         for pid in processes:

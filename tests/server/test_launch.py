@@ -129,16 +129,3 @@ def test_a_killed_launcher_takes_its_server_along(serve: Serve) -> None:
     while not serve.everything_gone() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert serve.everything_gone()
-
-
-def test_serve_ends_with_an_error_when_the_orchestrator_dies(serve: Serve) -> None:
-    orchestrator = next(
-        pid
-        for pid in session_members(serve.server)
-        if "/orchestrator/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text()
-    )
-    os.kill(orchestrator, signal.SIGKILL)
-    _, errors = serve.program.communicate(timeout=20)
-    assert serve.program.returncode == 1
-    assert "the process of model orchestrator died, so the server was stopped" in errors
-    assert serve.everything_gone()
