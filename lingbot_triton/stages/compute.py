@@ -27,9 +27,14 @@ class Compute:
 
     @classmethod
     def prepare(cls, settings: Settings) -> Compute:
-        """Read the settings and set this process's thread count, where one is given."""
-        if settings.threads > 0:
-            torch.set_num_threads(settings.threads)
+        """Read the settings and set this process's thread count, where one is given.
+
+        The embedded network is too small to share out: on a busy machine its threads would spend
+        their time waiting for each other.
+        """
+        threads = settings.threads or (1 if settings.embedded else 0)
+        if threads > 0:
+            torch.set_num_threads(threads)
         return cls(
             Path(settings.checkpoint),
             find_device(settings.device),
