@@ -84,10 +84,10 @@ def server_tables(info: ServerInfo) -> Sequence[Table]:
     """A server's models and their state, and what its orchestrator takes."""
     state = "ready" if info.ready else "live, not ready" if info.live else "not live"
     models = Table(title=f"{info.name} {info.version}: {state}")
-    for name in ("model", "version", "state", "reason"):
+    for name in ("model", "version", "state"):
         models.add_column(name)
     for model in info.models:
-        models.add_row(model.name, model.version, model.state, model.reason)
+        models.add_row(model.name, model.version, "ready" if model.ready else "not ready")
     inputs = Table(title="inputs of the orchestrator")
     for name in ("input", "type", "shape"):
         inputs.add_column(name)

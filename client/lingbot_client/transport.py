@@ -42,12 +42,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Model:
-    """A model in the server's repository."""
+    """A model that the server has loaded."""
 
     name: str
     version: str
-    state: str
-    reason: str = ""
+    ready: bool
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,8 @@ class TritonTransport:
         client = self._client
         try:
             metadata = await client.get_server_metadata(as_json=True)
-            index = await client.get_model_repository_index(as_json=True)
-            models = tuple(_model(entry) for entry in index.get("models", []))
-            serving = any(m.name == protocol.MODEL and m.state == "READY" for m in models)
+            models = await self._models()
+            serving = any(m.name == protocol.MODEL and m.ready for m in models)
             return ServerInfo(
                 live=await client.is_server_live(),
                 ready=await client.is_server_ready(),
@@ -117,18 +116,21 @@ class TritonTransport:
         if self._connected is not None:
             await self._connected.close()
 
+    async def _models(self) -> tuple[Model, ...]:
+        """Loaded models. The repository index would tell more, but servers close it to clients."""
+        statistics = await self._client.get_inference_statistics(as_json=True)
+        models = []
+        for entry in statistics.get("model_stats", []):
+            name, version = entry["name"], entry.get("version", "")
+            models.append(Model(name, version, await self._client.is_model_ready(name)))
+        return tuple(models)
+
     async def _inputs(self) -> tuple[Tensor, ...]:
         metadata = await self._client.get_model_metadata(protocol.MODEL, as_json=True)
         return tuple(
             Tensor(entry["name"], entry["datatype"], tuple(int(n) for n in entry["shape"]))
             for entry in metadata["inputs"]
         )
-
-
-def _model(entry: dict[str, str]) -> Model:
-    return Model(
-        entry["name"], entry.get("version", ""), entry.get("state", ""), entry.get("reason", "")
-    )
 
 
 def _infer_arguments(request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from lingbot_client import Disconnected, ServerUnavailable
-from lingbot_client.transport import Request, Tensor
+from lingbot_client.transport import Model, Request, Tensor
 from lingbot_client.triton import TritonStream, TritonTransport
 from tritonclient.grpc import InferResult, service_pb2
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
@@ -120,13 +120,16 @@ async def test_finishing_ends_the_requests_and_cancelling_the_responses() -> Non
 
 async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     class Server:
-        state = "READY"
+        serving = True
 
         async def get_server_metadata(self, as_json: bool) -> dict[str, Any]:
             return {"name": "triton", "version": "2.51.0"}
 
-        async def get_model_repository_index(self, as_json: bool) -> dict[str, Any]:
-            return {"models": [{"name": "orchestrator", "version": "1", "state": self.state}]}
+        async def get_inference_statistics(self, as_json: bool) -> dict[str, Any]:
+            return {"model_stats": [{"name": "orchestrator", "version": "1"}]}
+
+        async def is_model_ready(self, name: str) -> bool:
+            return self.serving
 
         async def get_model_metadata(self, name: str, as_json: bool) -> dict[str, Any]:
             return {"inputs": [{"name": "poses", "datatype": "FP32", "shape": ["-1", "4", "4"]}]}
@@ -141,9 +144,9 @@ async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_connected", Server())
     info = await transport.describe()
     assert (info.name, info.version, info.live, info.ready) == ("triton", "2.51.0", True, False)
-    assert [(m.name, m.state) for m in info.models] == [("orchestrator", "READY")]
+    assert info.models == (Model("orchestrator", "1", ready=True),)
     assert info.inputs == (Tensor("poses", "FP32", (-1, 4, 4)),)
-    Server.state = "UNAVAILABLE"
+    Server.serving = False
     assert (await transport.describe()).inputs == ()
 
 

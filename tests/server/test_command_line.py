@@ -1,0 +1,50 @@
+"""The client's command line against a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+
+from tests.server.conftest import StartServer
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lingbot_client", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_play_writes_what_the_server_sends(shared_server: StartServer, tmp_path: Path) -> None:
+    url = shared_server().grpc
+    out, sheet, report = (tmp_path / name for name in ("w.mp4", "sheet.png", "report.json"))
+    done = run(
+        "play", "--url", url, "--keys", "w wl . sa", "--chunks", "3",
+        "--out", out, "--sheet", sheet, "--json", report,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [chunk["keys"] for chunk in json.loads(report.read_text())["chunks"]] == ["w", "wl", ""]
+    with av.open(str(out)) as video:
+        stream = video.streams.video[0]
+        assert (stream.width, stream.height, stream.average_rate) == (96, 64, 16)
+        assert sum(1 for _ in video.decode(stream)) == 9 + 12 + 12
+    assert sheet.stat().st_size > 1000
+
+
+def test_info_names_the_models(shared_server: StartServer) -> None:
+    done = run("info", "--url", shared_server().grpc)
+    assert done.returncode == 0, done.stderr
+    for model in ("orchestrator", "prompt", "condition", "denoise", "decode"):
+        assert model in done.stdout
+    assert "not ready" not in done.stdout
+
+
+def test_what_the_server_refuses_is_one_line(shared_server: StartServer, tmp_path: Path) -> None:
+    url = shared_server().grpc
+    done = run("play", "--url", url, "--option", "sed=1", "--out", tmp_path / "w.mp4")
+    assert done.returncode == 1
+    assert "unknown option 'sed'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
