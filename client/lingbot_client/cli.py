@@ -1,4 +1,4 @@
-"""The command line: `lingbot-world play` and `lingbot-world info`."""
+"""The command line: `lingbot-world play`, `lingbot-world bench` and `lingbot-world info`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from lingbot_client import bench as benchmark
 from lingbot_client import controls
 from lingbot_client.client import DEFAULT_URL, WorldClient
 from lingbot_client.errors import WorldError
 from lingbot_client.frames import Chunk
+from lingbot_client.pace import Pace
 from lingbot_client.picture import Picture, default_picture
 from lingbot_client.report import ChunkReport, Recording, chunk_table, server_tables
 from lingbot_client.session import WorldSession
+from lingbot_client.trace import read_spans, write_trace
 from lingbot_client.triton import TLS
 from lingbot_client.video import VideoWriter, contact_sheet
 
@@ -64,35 +67,81 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def world_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that opens sessions."""
+    for option in (
+        click.option("--json", "report", type=FILE, help="Report to write, as JSON."),
+        click.option("--ahead", is_flag=True, help="Send each control one chunk ahead."),
+        click.option("--option", "pairs", multiple=True, metavar="NAME=JSON", help="For sessions."),
+        click.option("--size-area", help="Frame area: WIDTHxHEIGHT, or a number of pixels."),
+        click.option("--seed", type=int, default=42, show_default=True),
+        click.option("--keys", default=DEFAULT_KEYS, show_default=True, help='"." is none.'),
+        click.option("--prompt", default=DEFAULT_PROMPT, show_default=True),
+        click.option("--image", type=FILE, help="First picture; a plain landscape if left out."),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command()
 @server_options
-@click.option("--image", type=FILE, help="First picture; a plain landscape if left out.")
-@click.option("--prompt", default=DEFAULT_PROMPT, show_default=True)
-@click.option("--keys", default=DEFAULT_KEYS, show_default=True, help='Per chunk; "." is none.')
+@world_options
 @click.option("--poses", type=FILE, help="Instead of keys: [n, 4, 4] in an .npy or JSON file.")
 @click.option("--chunks", type=click.IntRange(1), help="How many; as many as controls if left out.")
-@click.option("--seed", type=int, default=42, show_default=True)
-@click.option("--size-area", help="Frame area: WIDTHxHEIGHT, or a number of pixels.")
-@click.option("--option", "pairs", multiple=True, metavar="NAME=JSON", help="Session option.")
-@click.option("--ahead", is_flag=True, help="Send each control while the chunk before is made.")
 @click.option("--out", type=FILE, help="Video to write.")
 @click.option("--sheet", type=FILE, help="Contact sheet to write, a row per chunk.")
-@click.option("--json", "report", type=FILE, help="Report to write, as JSON.")
+@click.option("--timeline", type=FILE, help="Picture to write of what each stage did when.")
+@click.option("--trace", type=FILE, help="The same for ui.perfetto.dev, as JSON.")
 def play(
-    url: str, tls: bool, root_certificates: Path | None, report: Path | None, **given: Any
+    url: str,
+    tls: bool,
+    root_certificates: Path | None,
+    report: Path | None,
+    timeline: Path | None,
+    trace: Path | None,
+    **given: Any,
 ) -> None:
     """Play one session and show how long each chunk took."""
     try:
         plan = make_plan(**given)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
+    if timeline is not None or trace is not None:
+        plan.options["trace"] = True
     client = make_client(url, tls, root_certificates)
     recording = run(play_plan(client, plan))
     if report is not None:
         report.write_text(recording.to_json())
+    write_spans(recording, timeline, trace)
     Console().print(chunk_table(recording))
     if recording.interrupted:
         sys.exit(INTERRUPTED)
+
+
+@main.command()
+@server_options
+@world_options
+@click.option("--sessions", type=click.IntRange(1), default=1, help="How many at a time.")
+@click.option("--chunks", type=click.IntRange(1), default=20, help="Measured in each session.")
+@click.option("--warm-up", type=click.IntRange(0), default=2, help="Chunks before those.")
+@click.option("--think", type=click.FloatRange(0), default=0.0, help="Seconds before each control.")
+def bench(
+    url: str, tls: bool, root_certificates: Path | None, report: Path | None, **given: Any
+) -> None:
+    """Measure sessions at a person's pace; exits with 1 when a chunk failed."""
+    try:
+        load = make_load(**given)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    client = make_client(url, tls, root_certificates)
+    with _progress() as progress:
+        task = progress.add_task("measuring", total=load.sessions * load.pace.chunks)
+        found = run(benchmark.measure(client, load, lambda sample: progress.advance(task)))
+    if report is not None:
+        report.write_text(found.to_json())
+    Console().print(benchmark.table(found))
+    if found.errors:
+        raise click.ClickException("; ".join(found.errors))
 
 
 @main.command()
@@ -129,10 +178,7 @@ def make_plan(
         if poses is None
         else controls.pose_controls(controls.load_poses(poses), chunks)
     )
-    options: dict[str, Any] = {"seed": seed}
-    if size_area is not None:
-        options["max_area"] = controls.parse_area(size_area)
-    options |= dict(map(controls.parse_option, pairs))
+    options = session_options(seed, size_area, pairs)
     if "kv_window_frames" not in options:
         options.setdefault("chunk_count", len(steps))
     return Plan(
@@ -141,6 +187,40 @@ def make_plan(
         options=options,
         **rest,
     )
+
+
+def session_options(seed: int, size_area: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Session options from what was typed; raises ValueError."""
+    options: dict[str, Any] = {"seed": seed}
+    if size_area is not None:
+        options["max_area"] = controls.parse_area(size_area)
+    return options | dict(map(controls.parse_option, pairs))
+
+
+def make_load(
+    *, image: Path | None, keys: str, seed: int, size_area: str | None, pairs: tuple[str, ...],
+    chunks: int, warm_up: int, think: float, ahead: bool, **rest: Any,
+) -> benchmark.Load:  # fmt: skip
+    """Turn what was typed into a load; raises ValueError for what makes no sense."""
+    return benchmark.Load(
+        image=default_picture() if image is None else image,
+        keys=controls.parse_keys(keys),
+        pace=Pace(warm_up + chunks, think, ahead),
+        warm_up=warm_up,
+        options=session_options(seed, size_area, pairs),
+        **rest,
+    )
+
+
+def write_spans(recording: Recording, picture: Path | None, trace: Path | None) -> None:
+    """Write what the server told of its stages."""
+    spans = read_spans(recording.summary)
+    if picture is not None:
+        from lingbot_client import timeline  # matplotlib takes a second to import
+
+        timeline.draw(picture, [timeline.Panel(recording.ready.get("model", "session"), spans)])
+    if trace is not None:
+        write_trace(trace, spans, recording.ready.get("model", "session"))
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

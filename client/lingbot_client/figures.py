@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 SECONDS_PER_CHUNK = 0.75
 """Playing time of a chunk: 12 frames at 16 frames per second."""
@@ -147,3 +148,15 @@ def _client(samples: Sequence[ChunkSample], name: str) -> Distribution:
             for sample in samples
         ]
     )
+
+
+def plain(value: Any) -> Any:
+    """What is infinite or not a number becomes null, since JSON has neither."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return value

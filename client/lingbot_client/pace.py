@@ -6,6 +6,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from lingbot_client.errors import WorldError
 from lingbot_client.figures import ChunkSample
@@ -18,36 +20,98 @@ Check = Callable[[FramePart], str]
 SERVER_TIMES = ("queue", "condition_wait", "denoise")
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How many controls a session gets, and when."""
+
+    chunks: int
+    think: float = 0.0
+    """Seconds between a chunk's last frames and the next control."""
+    ahead: bool = False
+    """Whether each control is sent one chunk earlier."""
+
+
+@dataclass
+class Played:
+    """What a session was measured to do."""
+
+    samples: list[ChunkSample] = field(default_factory=list)
+    ready: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] | None = None
+
+    @property
+    def errors(self) -> list[str]:
+        return [sample.error for sample in self.samples if sample.error]
+
+
+class Gate:
+    """Opens once `count` have arrived, so that all start together."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._open = asyncio.Event()
+
+    def arrive(self) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._open.set()
+
+    async def pass_through(self) -> None:
+        self.arrive()
+        await self._open.wait()
+
+
+async def play_session(
+    session: WorldSession,
+    keys: Sequence[str],
+    pace: Pace,
+    gate: Gate,
+    check: Callable[[dict[str, Any]], Check | None] = lambda ready: None,
+    on_chunk: Callable[[ChunkSample], None] = lambda sample: None,
+) -> Played:
+    """Open a session, wait at the gate, play it, close it; `check` makes a check from `ready`.
+
+    All chunks of a session that does not even open have failed.
+    """
+    played = Played()
+    try:
+        async with session:
+            played.ready = session.ready
+            await gate.pass_through()
+            played.samples = await play(session, keys, pace, check(session.ready), on_chunk)
+    except WorldError as error:
+        gate.arrive()
+        played.samples = [_failed(index, (), str(error)) for index in range(pace.chunks)]
+    played.summary = session.summary
+    return played
+
+
 async def play(
     session: WorldSession,
     keys: Sequence[str],
-    chunks: int,
-    *,
-    think: float = 0.0,
-    ahead: bool = False,
+    pace: Pace,
     check: Check | None = None,
     on_chunk: Callable[[ChunkSample], None] = lambda sample: None,
 ) -> list[ChunkSample]:
-    """Send `chunks` controls, repeating `keys`, and measure each. After an error, this chunk and
-    all later ones are failed samples.
+    """Send a session's controls, repeating `keys`, and measure each chunk.
 
-    The next control leaves `think` seconds after a chunk's last frames came, or, with `ahead`,
-    one chunk earlier. Frames are looked at by `check` and dropped.
+    After an error, this chunk and all later ones are failed samples. Frames are looked at by
+    `check` and dropped.
     """
     samples: list[ChunkSample] = []
     sent_at: list[float] = []
     try:
-        for index in range(chunks):
-            if index and think:
-                await asyncio.sleep(think)
-            while len(sent_at) < min(index + 1 + ahead, chunks):
+        for index in range(pace.chunks):
+            if index and pace.think:
+                await asyncio.sleep(pace.think)
+            while len(sent_at) < min(index + 1 + pace.ahead, pace.chunks):
                 sent_at.append(time.monotonic())
                 await session.send(keys[(len(sent_at) - 1) % len(keys)])
             samples.append(await _receive(session, index, check))
             on_chunk(samples[-1])
     except WorldError as error:
         # Chunks that a broken session never made have failed as well.
-        for index in range(len(samples), chunks):
+        for index in range(len(samples), pace.chunks):
             samples.append(_failed(index, sent_at, str(error)))
             on_chunk(samples[-1])
     return samples

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import click
+
+# gRPC complains on stderr about every program that is started beside its threads.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 COMMANDS = {
     "latency": "latency_command:command",
     "overhead": "overhead:command",
     "sessions": "sessions_command:command",
+    "load-test": "load_command:command",
     "dit": "dit:dit",
 }
 """Commands by name: the module of this package, and the command's name in there."""

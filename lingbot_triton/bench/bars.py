@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,15 +42,3 @@ def bars_table(bars: Sequence[Bar]) -> Table:
         limit = f"{sign} {bar.bar:g} {bar.unit}".strip()
         table.add_row(bar.text, f"{bar.value:.3f} {bar.unit}".strip(), limit, verdict, bar.note)
     return table
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON can say it: what is infinite or not a number becomes null."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-    return value

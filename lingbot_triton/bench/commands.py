@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import click
 from lingbot_client import WorldError
+from lingbot_client.figures import plain
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lingbot_triton.bench.bars import Bar, bars_table, plain
+from lingbot_triton.bench.bars import Bar, bars_table
 from lingbot_triton.bench.drive import FrameSize
 from lingbot_triton.bench.machine import ran_on
 from lingbot_triton.simulated.profiles import PROFILES
@@ -82,11 +83,13 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(*more: type[Exception]) -> Iterator[None]:
     """What goes wrong with the server becomes one line and exit code 1, Ctrl-C exit code 130."""
+    known: tuple[type[Exception], ...] = (WorldError, ServerError, InstallationError, OSError)
+    known += more
     try:
         yield
-    except (WorldError, ServerError, InstallationError, OSError) as error:
+    except known as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted; the server is stopped", err=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 from lingbot_client import WorldClient
 from lingbot_client.figures import ChunkSample, Figures, figures
-from lingbot_client.timeline import Span
+from lingbot_client.pace import Pace, Played
+from lingbot_client.trace import Span, read_spans
 
 from lingbot_triton.bench.bars import Bar
-from lingbot_triton.bench.drive import FrameSize, Pace, Played, measure
+from lingbot_triton.bench.drive import FrameSize, measure
 from lingbot_triton.bench.limits import (
     ALL,
     CLOSED,
@@ -113,7 +114,7 @@ def measured_profile(results: Results) -> CostProfile | None:
     spans = [
         span
         for one in results.sessions[THINKING.name, INLINE.name]
-        for span in one.spans
+        for span in read_spans(one.summary)
         if span.chunk >= results.plan.warm_up
     ]
     costs = [_median_ms(spans, name) for name in ("condition", "denoise", "commit", "decode")]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lingbot_client.figures import SECONDS_PER_CHUNK, Distribution, Figures
-from lingbot_client.timeline import Panel, Span, acceptances, draw, write_trace
+from lingbot_client.timeline import Panel, draw
+from lingbot_client.trace import Span, acceptances, read_spans, write_trace
 from rich.table import Table
 
 from lingbot_triton.bench.drive import errors
@@ -162,7 +163,7 @@ def plot(path: Path, results: Results) -> None:
         played = results.sessions[CLOSED.name, variant.name][0]
         mean = results.figures(CLOSED, variant).period.mean
         title = f"{variant.text}: a chunk every {mean:.0f} ms"
-        panels.append(panel(played.spans, title, results.plan.warm_up))
+        panels.append(panel(read_spans(played.summary), title, results.plan.warm_up))
     width = max(one.end - one.since for one in panels)
     draw(path, [replace(one, until=one.since + width) for one in panels])
 
@@ -179,4 +180,4 @@ def panel(spans: Sequence[Span], title: str, first: int) -> Panel:
 def trace(path: Path, results: Results) -> None:
     """Write the closed loop of all of it for Perfetto."""
     played = results.sessions[CLOSED.name, ALL.name][0]
-    write_trace(path, played.spans, f"{CLOSED.text}; {ALL.text}")
+    write_trace(path, read_spans(played.summary), f"{CLOSED.text}; {ALL.text}")

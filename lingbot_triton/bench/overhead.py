@@ -12,11 +12,12 @@ from typing import Any
 import click
 from lingbot_client import WorldClient
 from lingbot_client.figures import Distribution, Figures, figures
+from lingbot_client.pace import Pace, Played
 from rich.table import Table
 
 from lingbot_triton.bench import commands
 from lingbot_triton.bench.bars import Bar
-from lingbot_triton.bench.drive import FrameSize, Pace, Played, errors, measure
+from lingbot_triton.bench.drive import FrameSize, errors, measure
 from lingbot_triton.bench.echo import write_echo_repository
 from lingbot_triton.bench.hosting import serving, simulated
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
@@ -171,11 +172,7 @@ def command(
         },
         [table(results)],
         bars(results),
-        {
-            "cases": {
-                name: {"figures": asdict(results.figures(name))} for name in results.sessions
-            }
-        },
+        {"cases": {name: {"figures": asdict(results.figures(name))} for name in results.sessions}},
         errors=errors([one for sessions in results.sessions.values() for one in sessions]),
         json_path=json_path,
         enforce=enforce,

@@ -11,9 +11,10 @@ from urllib.request import urlopen
 
 from lingbot_client import WorldClient, WorldSession
 from lingbot_client.figures import ChunkSample, Figures, figures
+from lingbot_client.pace import Gate, Pace, Played
 
 from lingbot_triton.bench.bars import Bar
-from lingbot_triton.bench.drive import FrameSize, Gate, Pace, Played, measure, open_session
+from lingbot_triton.bench.drive import FrameSize, measure, open_session
 from lingbot_triton.protocol import DENOISE_MODEL
 from lingbot_triton.simulated.profiles import CostProfile
 
