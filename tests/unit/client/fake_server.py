@@ -191,7 +191,7 @@ class FakeServer:
                 "FRAMES",
                 chunk_index=index,
                 frame_index=self._frames[request.sequence_id],
-                frames=np.full((count, HEIGHT, WIDTH, 3), 30 * index + part, np.uint8),
+                frames=np.full((count, HEIGHT, WIDTH, 3), (30 * index + part) % 256, np.uint8),
                 info=info,
             ),
         )
