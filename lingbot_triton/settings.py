@@ -50,6 +50,8 @@ class Settings:
     max_picture_pixels: int = 40_000_000
     max_prompt_bytes: int = 16 * 2**10
     max_options_bytes: int = 16 * 2**10
+    condition_cache_bytes: int = 256 * 2**20
+    """Conditions that sessions with the same picture share, per condition worker; 0 for none."""
     kv_budget_bytes: int = 0
     """Key/value memory of all sessions together; 0 does not limit it."""
     simulated: str = ""

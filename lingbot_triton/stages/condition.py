@@ -13,6 +13,7 @@ from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
 from lingbot_triton.stages.compute import Compute, to_device
+from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
 from lingbot_triton.world.vae import Encoder, Memory
 
 _MASK_CHANNELS = 4
@@ -24,8 +25,14 @@ class ConditionState:
 
     geometry: Geometry
     memory: Memory
-    picture: torch.Tensor | None
-    """[3, H, W] in [-1, 1], until it is encoded."""
+    picture: torch.Tensor
+    """[3, H, W] in [-1, 1]."""
+    key: bytes | None = None
+    """What other sessions' conditions are shared under; None where they are not."""
+    chunk: int = 0
+    """The chunk whose condition is next."""
+    encoded: int = 0
+    """Chunks that this session's own encoder has seen; fewer where others' conditions served."""
     steady: Arrays | None = None
     """The output of every further step, once it cannot change any more."""
 
@@ -33,16 +40,17 @@ class ConditionState:
 class ConditionStage:
     """VAE encoder; implements `stages.SessionStage`."""
 
-    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+    def __init__(self, encoder: Encoder, device: torch.device, cache_bytes: int = 0) -> None:
         self.encoder = encoder
         self.device = device
+        self.cache = ConditionCache(cache_bytes)
 
     @classmethod
     def load(cls, settings: Settings) -> ConditionStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
         encoder = Encoder.load(compute.root, compute.device, compute.vae_dtype)
-        return cls(encoder, compute.device)
+        return cls(encoder, compute.device, settings.condition_cache_bytes)
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> ConditionState:
@@ -57,7 +65,9 @@ class ConditionStage:
         scaled = pixels.permute(2, 0, 1).float().div_(255).sub_(0.5).div_(0.5)
         size = (geometry.height, geometry.width)
         fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]
-        return self.open_scaled(fitted)
+        state = self.open_scaled(fitted)
+        state.key = condition_key(picture, geometry)
+        return state
 
     @torch.inference_mode()
     def open_scaled(self, picture: torch.Tensor) -> ConditionState:
@@ -74,25 +84,37 @@ class ConditionStage:
         """
         if state.steady is not None:
             return state.steady
+        outputs = self.cache.get(state.key, state.chunk) if state.key else None
+        if outputs is None:
+            # The encoder catches up where other sessions' conditions had served until now.
+            while state.encoded <= state.chunk:
+                outputs = self._encode(state)
+        assert outputs is not None
+        if state.key:
+            self.cache.add(state.key, state.chunk, outputs)
+        state.chunk += 1
+        if outputs["steady"][0]:
+            state.steady = outputs
+            state.memory.features = []
+        return outputs
+
+    def _encode(self, state: ConditionState) -> Arrays:
+        """Outputs of the next chunk that this session's encoder has not seen."""
         latents = [self._next_latent(state) for _ in range(CHUNK_LATENT_FRAMES)]
         fixed = state.memory.fixed
         steady = fixed is not None and all(latent is fixed for latent in latents)
         latent = torch.cat(latents, dim=1)
         mask = latent.new_zeros(_MASK_CHANNELS, *latent.shape[1:])
-        if latents and state.picture is not None:
+        if state.encoded == 0:
             mask[:, 0] = 1
-            state.picture = None
-        outputs: Arrays = {
+        state.encoded += 1
+        return {
             "condition": torch.cat((mask, latent)).cpu().numpy(),
             "steady": np.array([steady]),
         }
-        if steady:
-            state.steady = outputs
-        return outputs
 
     def _next_latent(self, state: ConditionState) -> torch.Tensor:
         if not state.memory.started:
-            assert state.picture is not None
             return self.encoder.first(state.memory, state.picture)
         geometry = state.geometry
         return self.encoder.black(state.memory, geometry.height, geometry.width)
@@ -103,4 +125,4 @@ class ConditionStage:
     def close(self, state: ConditionState) -> None:
         """Drop the encoder's memory."""
         state.memory.features = []
-        state.picture = state.steady = None
+        state.steady = None

@@ -29,7 +29,7 @@ def prompt_stage() -> PromptStage:
 
 @pytest.fixture(scope="session")
 def condition_stage() -> ConditionStage:
-    return ConditionStage.load(Settings(device="cpu"))
+    return ConditionStage.load(Settings(device="cpu", condition_cache_bytes=0))
 
 
 @pytest.fixture(scope="session")
