@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT
+from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
@@ -32,6 +32,12 @@ def computing(checkpoint: str, **settings: object) -> dict[str, str]:
     """Environment of a server that computes with a checkpoint's weights on the CPU."""
     path = EMBEDDED_CHECKPOINT if checkpoint == TINY else Path(checkpoint)
     return _variables(simulated="", checkpoint=path, **settings)
+
+
+def device() -> str:
+    """Where stages that compute do so, in words."""
+    chosen = Settings.load().device
+    return "a GPU if there is one, else the CPU" if chosen == "auto" else chosen
 
 
 def _variables(**settings: object) -> dict[str, str]:

@@ -10,7 +10,7 @@ from lingbot_client import WorldClient
 
 from lingbot_triton.bench import commands, latency, latency_report
 from lingbot_triton.bench.drive import FrameSize, errors
-from lingbot_triton.bench.hosting import Target, computing, serving, simulated
+from lingbot_triton.bench.hosting import Target, computing, device, serving, simulated
 from lingbot_triton.bench.limits import SCENARIOS, VARIANTS
 from lingbot_triton.simulated.profiles import find_profile
 
@@ -94,7 +94,7 @@ def _about(
 ) -> dict[str, Any]:
     plan = results.plan
     if checkpoint:
-        stages = f"nothing; the stages compute with the checkpoint {checkpoint!r} on the CPU"
+        stages = f"nothing; the stages compute with the checkpoint {checkpoint!r} on {device()}"
     else:
         stages = (
             f"the stages: each sleeps for the cost of profile {results.profile.name!r} "

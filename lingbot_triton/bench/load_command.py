@@ -12,7 +12,7 @@ from rich.table import Table
 from lingbot_triton.bench import commands, load
 from lingbot_triton.bench.bars import Bar
 from lingbot_triton.bench.drive import FrameSize
-from lingbot_triton.bench.hosting import Target, computing, serving, simulated
+from lingbot_triton.bench.hosting import Target, computing, device, serving, simulated
 
 CHECKED_SIZE = FrameSize(32, 16)
 """Frames small enough for perf_analyzer to write all of them down as text."""
@@ -102,7 +102,7 @@ def command(
         load.write_csv(csv_path, found)
     faults = [fault for level in found for fault in level.faults()]
     stages = (
-        f"nothing; the stages compute with the checkpoint {checkpoint!r} on the CPU"
+        f"nothing; the stages compute with the checkpoint {checkpoint!r} on {device()}"
         if checkpoint
         else f"the stages: each sleeps for the cost of profile {profile!r} times {scale:g}"
     )

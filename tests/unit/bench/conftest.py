@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.client.fake_server import FakeServer
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
