@@ -10,6 +10,7 @@ import functools
 import hmac
 import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,6 +29,7 @@ from lingbot_triton.options import Geometry, SessionOptions
 
 log = logging.getLogger(__name__)
 SessionId = int | str
+SPANS_KEPT = 10_000
 Result = TypeVar("Result")
 
 
@@ -67,7 +69,6 @@ class Session:
     denoise_lane: asyncio.Lock = field(default_factory=asyncio.Lock)
     decode_lane: asyncio.Lock = field(default_factory=asyncio.Lock)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
-    commit: asyncio.Task[None] | None = None
     prefetch: asyncio.Task[None] | None = None
     work: set[asyncio.Task[Any]] = field(default_factory=set)
     calls: dict[asyncio.Future[Any], str] = field(default_factory=dict)
@@ -81,7 +82,10 @@ class Session:
     chunks_done: int = 0
     condition_calls: int = 0
     steady_chunks: int = 0
-    spans: list[tuple[str, int, float, float]] = field(default_factory=list)
+    spans: deque[tuple[str, int, float, float]] = field(
+        default_factory=lambda: deque(maxlen=SPANS_KEPT)
+    )
+    """What took how long, as (name, chunk, start, end); the newest, since sessions may be endless."""
 
     def authorize(self, token: bytes) -> None:
         """Raise NoSession unless `token` is the one the session was opened with."""
