@@ -85,7 +85,7 @@ class Session:
     spans: deque[tuple[str, int, float, float]] = field(
         default_factory=lambda: deque(maxlen=SPANS_KEPT)
     )
-    """What took how long, as (name, chunk, start, end); the newest, since sessions may be endless."""
+    """What took how long, as (name, chunk, start, end): the newest, as sessions may be endless."""
 
     def authorize(self, token: bytes) -> None:
         """Raise NoSession unless `token` is the one the session was opened with."""
