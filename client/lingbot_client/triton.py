@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
-from tritonclient.grpc import InferInput, InferResult
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor
 
 from lingbot_client import protocol
 from lingbot_client.errors import ConnectionFailed, Disconnected, ServerUnavailable
 from lingbot_client.transport import Model, Request, Response, ServerInfo, Stream, Tensor
 
 StrPath = str | os.PathLike[str]
+Message = Any
+"""A `ModelInferRequest`; protobuf's classes have no types."""
+
+CHANNEL_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+"""Frames are larger than the 4 MB that gRPC takes by default."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +37,32 @@ class TLS:
 
 
 class TritonStream:
-    """One bidirectional gRPC stream."""
+    """One bidirectional gRPC stream.
 
-    def __init__(self, client: Any, url: str) -> None:
+    tritonclient's own `stream_infer` cannot ask for final responses that are empty: newer releases
+    refuse the parameter, and have nothing in its place.
+    """
+
+    def __init__(self, stream_infer: Callable[[AsyncIterator[Message]], Any], url: str) -> None:
         self._url = url
-        self._requests: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._responses = client.stream_infer(self._outgoing())
+        self._requests: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._responses = stream_infer(self._outgoing())
         self._answered = False
 
     def send(self, request: Request) -> None:
-        self._requests.put_nowait(_infer_arguments(request))
+        self._requests.put_nowait(_message(request))
 
     async def receive(self) -> Response:
         try:
-            result, error = await anext(self._responses)
+            response = await anext(aiter(self._responses))
         except grpc.aio.AioRpcError as failure:
             raise self._failed(failure.code(), failure.details()) from failure
         except (StopAsyncIteration, asyncio.InvalidStateError):
             raise Disconnected(f"the server at {self._url} ended the stream") from None
         self._answered = True
-        if error is not None:
-            return _error(error.message())
-        return _response(result)
+        if response.error_message:
+            return _error(response.error_message)
+        return _response(InferResult(response.infer_response))
 
     def finish(self) -> None:
         self._requests.put_nowait(None)
@@ -60,7 +70,7 @@ class TritonStream:
     def cancel(self) -> None:
         self._responses.cancel()
 
-    async def _outgoing(self) -> AsyncIterator[dict[str, Any]]:
+    async def _outgoing(self) -> AsyncIterator[Message]:
         while (request := await self._requests.get()) is not None:
             yield request
 
@@ -71,16 +81,18 @@ class TritonStream:
 
 
 class TritonTransport:
-    """A gRPC channel to one Triton server, made when it is first used."""
+    """gRPC channels to one Triton server, made when they are first used: a channel belongs to the
+    loop that runs then."""
 
     def __init__(self, url: str, tls: TLS | None = None) -> None:
         self._url = url
         self._tls = tls
+        self._channel: Any = None
         self._connected: Any = None
 
     @property
     def _client(self) -> Any:
-        if self._connected is None:  # not sooner: a channel belongs to the loop that runs now
+        if self._connected is None:
             tls = self._tls or TLS()
             self._connected = InferenceServerClient(
                 self._url,
@@ -92,7 +104,10 @@ class TritonTransport:
         return self._connected
 
     def open_stream(self) -> Stream:
-        return TritonStream(self._client, self._url)
+        if self._channel is None:
+            self._channel = _open_channel(self._url, self._tls)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return TritonStream(stub.ModelStreamInfer, self._url)
 
     async def describe(self) -> ServerInfo:
         client = self._client
@@ -113,8 +128,9 @@ class TritonTransport:
             raise ServerUnavailable(text) from error
 
     async def close(self) -> None:
-        if self._connected is not None:
-            await self._connected.close()
+        for connection in (self._channel, self._connected):
+            if connection is not None:
+                await connection.close()
 
     async def _models(self) -> tuple[Model, ...]:
         """Loaded models. The repository index would tell more, but servers close it to clients."""
@@ -133,21 +149,34 @@ class TritonTransport:
         )
 
 
-def _infer_arguments(request: Request) -> dict[str, Any]:
-    inputs = []
+def _open_channel(url: str, tls: TLS | None) -> Any:
+    if tls is None:
+        return grpc.aio.insecure_channel(url, options=CHANNEL_OPTIONS)
+    paths = (tls.root_certificates, tls.private_key, tls.certificate_chain)
+    files = (None if path is None else Path(path).read_bytes() for path in paths)
+    credentials = grpc.ssl_channel_credentials(*files)
+    return grpc.aio.secure_channel(url, credentials, options=CHANNEL_OPTIONS)
+
+
+def _message(request: Request) -> Message:
+    message = service_pb2.ModelInferRequest(model_name=protocol.MODEL, id=request.id)
     for name, array in request.inputs.items():
-        tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    return {
-        "model_name": protocol.MODEL,
-        "inputs": inputs,
-        "request_id": request.id,
-        "sequence_id": request.sequence_id,
-        "sequence_start": request.start,
-        "sequence_end": request.end,
-        "parameters": {"triton_enable_empty_final_response": True},
-    }
+        kind = np_to_triton_dtype(array.dtype)
+        message.inputs.add(name=name, datatype=kind, shape=array.shape)
+        if kind == "BYTES":
+            data = serialize_byte_tensor(array).item() if array.size else b""
+        else:
+            data = array.tobytes()
+        message.raw_input_contents.append(data)
+    parameters = message.parameters
+    if isinstance(request.sequence_id, str):
+        parameters["sequence_id"].string_param = request.sequence_id
+    else:
+        parameters["sequence_id"].int64_param = request.sequence_id
+    parameters["sequence_start"].bool_param = request.start
+    parameters["sequence_end"].bool_param = request.end
+    parameters["triton_enable_empty_final_response"].bool_param = True
+    return message
 
 
 def _error(message: str) -> Response:

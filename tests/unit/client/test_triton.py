@@ -12,16 +12,19 @@ import pytest
 from lingbot_client import Disconnected, ServerUnavailable
 from lingbot_client.transport import Model, Request, Tensor
 from lingbot_client.triton import TritonStream, TritonTransport
-from tritonclient.grpc import InferResult, service_pb2
-from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import serialize_byte_tensor
 
 
 class FakeResponses:
-    """What `stream_infer` returns: pairs of result and error, or an exception at the end."""
+    """What a stream of gRPC gives: messages, or an exception at the end."""
 
     def __init__(self, *items: Any) -> None:
         self._items = list(items)
         self.cancelled = False
+
+    def __aiter__(self) -> FakeResponses:
+        return self
 
     async def __anext__(self) -> Any:
         item = self._items.pop(0) if self._items else StopAsyncIteration()
@@ -33,12 +36,14 @@ class FakeResponses:
         self.cancelled = True
 
 
-class FakeInferenceClient:
+class FakeServer:
+    """Called as `ModelStreamInfer` is."""
+
     def __init__(self, *items: Any) -> None:
         self.responses = FakeResponses(*items)
-        self.requests: AsyncIterator[dict[str, Any]] | None = None
+        self.requests: AsyncIterator[Any] | None = None
 
-    def stream_infer(self, requests: AsyncIterator[dict[str, Any]]) -> FakeResponses:
+    def __call__(self, requests: AsyncIterator[Any]) -> FakeResponses:
         self.requests = requests
         return self.responses
 
@@ -47,36 +52,50 @@ def rpc_error(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "refused")
 
 
-def infer_result(request_id: str, *, final: bool, **texts: bytes) -> InferResult:
+def response(request_id: str, *, final: bool, **texts: bytes) -> Any:
     message = service_pb2.ModelInferResponse(id=request_id)
     message.parameters["triton_final_response"].bool_param = final
     for name, text in texts.items():
         message.outputs.add(name=name, datatype="BYTES", shape=[1])
         data = serialize_byte_tensor(np.array([text], dtype=object))
         message.raw_output_contents.append(data.item())
-    return InferResult(message)
+    return service_pb2.ModelStreamInferResponse(infer_response=message)
 
 
-async def test_a_request_carries_id_sequence_flags_and_tensors() -> None:
-    client = FakeInferenceClient()
-    stream = TritonStream(client, "here")
+@pytest.mark.parametrize(("sequence", "kind"), [("mine", "string_param"), (12, "int64_param")])
+async def test_a_request_carries_id_sequence_flags_and_tensors(
+    sequence: int | str, kind: str
+) -> None:
+    server = FakeServer()
+    stream = TritonStream(server, "here")
     inputs = {"chunk_index": np.array([3], np.int32), "keys": np.array([b"w", b"l"], object)}
-    stream.send(Request("7", "mine", False, True, inputs))
-    assert client.requests is not None
-    sent = await anext(client.requests)
-    assert sent["model_name"] == "orchestrator"
-    assert (sent["request_id"], sent["sequence_id"]) == ("7", "mine")
-    assert (sent["sequence_start"], sent["sequence_end"]) == (False, True)
-    assert sent["parameters"] == {"triton_enable_empty_final_response": True}
-    tensors = [(t.name(), t.datatype(), t.shape()) for t in sent["inputs"]]
+    stream.send(Request("7", sequence, False, True, inputs))
+    assert server.requests is not None
+    sent = await anext(server.requests)
+    assert (sent.model_name, sent.id) == ("orchestrator", "7")
+    parameters = sent.parameters
+    assert getattr(parameters["sequence_id"], kind) == sequence
+    assert not parameters["sequence_start"].bool_param
+    assert parameters["sequence_end"].bool_param
+    assert parameters["triton_enable_empty_final_response"].bool_param
+    tensors = [(t.name, t.datatype, list(t.shape)) for t in sent.inputs]
     assert tensors == [("chunk_index", "INT32", [1]), ("keys", "BYTES", [2])]
+    assert list(sent.raw_input_contents) == [b"\3\0\0\0", b"\1\0\0\0w\1\0\0\0l"]
+
+
+async def test_an_empty_tensor_is_sent_as_such() -> None:
+    server = FakeServer()
+    TritonStream(server, "here").send(
+        Request("7", "mine", False, False, {"keys": np.array([], object)})
+    )
+    assert server.requests is not None
+    sent = await anext(server.requests)
+    assert (list(sent.inputs[0].shape), list(sent.raw_input_contents)) == ([0], [b""])
 
 
 async def test_responses_are_read_with_their_outputs_and_final_flag() -> None:
-    part = infer_result("7", final=False, status=b"READY")
-    stream = TritonStream(
-        FakeInferenceClient((part, None), (infer_result("7", final=True), None)), "here"
-    )
+    part = response("7", final=False, status=b"READY")
+    stream = TritonStream(FakeServer(part, response("7", final=True)), "here")
     first, second = await stream.receive(), await stream.receive()
     assert (first.request_id, first.final) == ("7", False)
     assert first.outputs["status"].tolist() == [b"READY"]
@@ -90,16 +109,16 @@ async def test_responses_are_read_with_their_outputs_and_final_flag() -> None:
 async def test_an_error_keeps_the_request_id_where_its_text_has_one(
     message: str, request_id: str
 ) -> None:
-    error = InferenceServerException(message)
-    response = await TritonStream(FakeInferenceClient((None, error)), "here").receive()
-    assert (response.request_id, response.error, response.final) == (request_id, message, True)
+    error = service_pb2.ModelStreamInferResponse(error_message=message)
+    answer = await TritonStream(FakeServer(error), "here").receive()
+    assert (answer.request_id, answer.error, answer.final) == (request_id, message, True)
 
 
 async def test_no_server_is_told_from_a_lost_one() -> None:
     gone = rpc_error(grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(ServerUnavailable, match=r"here.*refused"):
-        await TritonStream(FakeInferenceClient(gone), "here").receive()
-    stream = TritonStream(FakeInferenceClient((infer_result("7", final=True), None), gone), "here")
+        await TritonStream(FakeServer(gone), "here").receive()
+    stream = TritonStream(FakeServer(response("7", final=True), gone), "here")
     await stream.receive()
     with pytest.raises(Disconnected, match=r"here.*refused"):
         await stream.receive()
@@ -108,14 +127,14 @@ async def test_no_server_is_told_from_a_lost_one() -> None:
 
 
 async def test_finishing_ends_the_requests_and_cancelling_the_responses() -> None:
-    client = FakeInferenceClient()
-    stream = TritonStream(client, "here")
+    server = FakeServer()
+    stream = TritonStream(server, "here")
     stream.finish()
-    assert client.requests is not None
-    assert [request async for request in client.requests] == []
-    assert not client.responses.cancelled
+    assert server.requests is not None
+    assert [request async for request in server.requests] == []
+    assert not server.responses.cancelled
     stream.cancel()
-    assert client.responses.cancelled
+    assert server.responses.cancelled
 
 
 async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
