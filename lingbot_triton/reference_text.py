@@ -168,7 +168,7 @@ and never from the prefetch of its condition.
 $closed
 
 With option `trace` also `spans`: `[name, chunk, begin, end]` of everything that was done, in
-seconds since the session was opened.
+seconds since the session was opened; of a long session, the newest.
 
 ## Options
 

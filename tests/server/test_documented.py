@@ -1,0 +1,126 @@
+"""What the documentation and the image's files show, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lingbot_client import BadRequest, WorldClient
+from lingbot_client.picture import default_picture, encode_picture
+
+from lingbot_triton import reference_text
+from lingbot_triton.metrics import METRICS, RESTARTS, STEADY, WORKER_STATES, Kind
+from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.server import ServerProcess
+from tests.server.conftest import StartServer
+from tests.server.play import PROMPT, picture
+
+ROOT = REPOSITORY.parent
+HEALTHCHECK = ROOT / "docker" / "healthcheck.py"
+NOT_YET = {RESTARTS, STEADY}
+"""Families that begin with what does not happen here: a worker's death, a repeated condition."""
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: StartServer) -> ServerProcess:
+    return shared_server(simulated="seed-4xh100", simulated_scale=0.01)
+
+
+def run(server: ServerProcess, document: str, folder: Path) -> str:
+    """What the one Python example of a document prints, in a folder with a picture."""
+    text = (ROOT / document).read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert "localhost:8001" in example
+    (folder / "picture.png").write_bytes(encode_picture(default_picture()))
+    return subprocess.run(
+        [sys.executable, "-c", example.replace("localhost:8001", server.grpc)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+
+
+def health(address: str) -> tuple[int, str]:
+    """Exit code and words of the image's health check."""
+    done = subprocess.run(
+        [sys.executable, str(HEALTHCHECK), address], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_the_client_of_the_readme_plays(server: ServerProcess, tmp_path: Path) -> None:
+    lines = run(server, "README.md", tmp_path).splitlines()
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
+    assert (tmp_path / "walk.mp4").stat().st_size > 1000
+
+
+def test_the_client_of_the_protocol_plays(server: ServerProcess, tmp_path: Path) -> None:
+    lines = run(server, "docs/protocol.md", tmp_path).splitlines()
+    statuses = [line.split()[0] for line in lines]
+    assert statuses == ["READY", "FRAMES", "FRAMES", "FRAMES", "CLOSED"]
+
+
+def test_info_has_the_keys_that_are_documented(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            async with client.open_session(picture(), PROMPT) as session:
+                await session.send("w")
+                part = await session.next_part()
+            assert set(session.ready) == set(reference_text.READY_INFO)
+            assert set(part.info) == set(reference_text.FRAMES_INFO)
+            assert set(part.info["ms"]) == set(reference_text.MILLISECONDS)
+            assert session.summary is not None
+            assert set(session.summary) == set(reference_text.CLOSED_INFO)
+
+    asyncio.run(scenario())
+
+
+def test_the_health_check_plays_and_tells(server: ServerProcess) -> None:
+    assert health(server.grpc) == (0, "healthy: 9 frames of 96x64\n")
+
+
+def test_a_full_server_is_healthy(own_server: StartServer) -> None:
+    full = own_server(simulated="seed-4xh100", simulated_scale=0.01, max_sessions=1)
+
+    async def scenario() -> tuple[int, str]:
+        async with WorldClient(full.grpc) as client, client.open_session(picture(), PROMPT):
+            return await asyncio.to_thread(health, full.grpc)
+
+    code, words = asyncio.run(scenario())
+    assert (code, words.partition(":")[0]) == (0, "full")
+
+
+def test_a_server_that_is_not_there_is_unhealthy() -> None:
+    code, words = health("127.0.0.1:1")
+    assert (code, words.partition(":")[0]) == (1, "unhealthy")
+
+
+def test_every_family_is_exported_under_its_name(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            async with client.open_session(picture(), PROMPT) as session:
+                await session.send()
+                await session.next_chunk()
+            with pytest.raises(BadRequest):
+                await client.open_session(picture(), PROMPT, seed=-1).open()
+
+    asyncio.run(scenario())
+    host, _, port = server.metrics.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    exported = set(re.findall(r"^([a-z_]+)(?:\{.*\})? \S+$", text, re.MULTILINE))
+    for spec in (*METRICS, WORKER_STATES):
+        suffixes = ("_bucket", "_sum", "_count") if spec.kind is Kind.HISTOGRAM else ("",)
+        for suffix in suffixes:
+            assert (spec.name + suffix in exported) == (spec not in NOT_YET), spec.name
+        if spec.label and spec not in NOT_YET:
+            assert re.search(rf'^{spec.name}\w*{{.*\b{spec.label}="', text, re.MULTILINE)
