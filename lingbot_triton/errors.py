@@ -66,6 +66,8 @@ class StageDead(StageFailed):
     def __init__(self, stage: str, sentence: str) -> None:
         super().__init__(sentence)
         self.stage = stage
+        self.others_live = False
+        """Whether the stage is known to have another process that lives."""
 
 
 class StageTimeout(WorldError):

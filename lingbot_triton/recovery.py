@@ -56,12 +56,13 @@ class Recovery:
         for sentence in self.away.values():
             raise StageFailed(sentence)
 
-    def died(self, stage: str) -> None:
-        """A call found a worker of `stage` dead."""
+    def died(self, stage: str) -> bool:
+        """A call found a worker of `stage` dead; whether another one takes sessions meanwhile."""
         if stage not in self._recovering and stage not in self.away:
             self._recovering.add(stage)
             self.away[stage] = f"{stage} has died and is being reloaded; try again in some seconds"
             self._spawn(self._recover(stage))
+        return stage not in self.away
 
     async def watch(self) -> None:
         """Find workers that died while nobody called them; runs until it is cancelled."""

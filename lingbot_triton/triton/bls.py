@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,10 +25,11 @@ from lingbot_triton.protocol import ModelSpec
 from lingbot_triton.session import Session, SessionId
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
+from lingbot_triton.triton.system import command_line
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
 PROMPT_CALLS = 2
-OPENING_ATTEMPTS = 2
+OPENING_ATTEMPTS = 4
 RELOAD_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,8 @@ class TritonStages:
 
     def __init__(self, secret: bytes, calls_per_stage: int) -> None:
         self._secret = secret
-        self.on_death: Callable[[str], None] = lambda stage: None
-        """Called with a stage whose worker was found dead."""
+        self.on_death: Callable[[str], bool] = lambda stage: False
+        """Told a stage whose worker was found dead; whether another one of it is known to live."""
         self._pools = {
             spec.name: ThreadPoolExecutor(
                 calls_per_stage if spec.sequence_slots else PROMPT_CALLS,
@@ -46,6 +48,7 @@ class TritonStages:
             )
             for spec in protocol.WORKERS
         }
+        self._reloaded = {spec.name: 0 for spec in protocol.WORKERS}
         # One for each: a stopped worker's ping keeps a thread, and must not keep the others'.
         self._pings = ThreadPoolExecutor(len(protocol.WORKERS), thread_name_prefix="ping")
         self._reloads = ThreadPoolExecutor(1, thread_name_prefix="reload")
@@ -123,13 +126,15 @@ class TritonStages:
             # Nothing that the response cache has answered before says that the worker lives.
             inputs = {protocol.PROMPT.name: np.array([uuid.uuid4().bytes], dtype=object)}
             epoch, flags = None, 0
-        arguments = (spec, epoch, inputs, parameters, flags, ())
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pings, self._execute, *arguments)
+        await self._call(spec, epoch, inputs, parameters, flags, (), self._pings)
 
     async def reload(self, stage: str) -> None:
         """`recovery.Workers`: unload and load the model, which starts its processes anew."""
+        if not controls_models(command_line(os.getppid())):
+            # Not tried: a refused request to unload a model may take the whole server down.
+            raise StageFailed("this needs tritonserver --model-control-mode=explicit")
         loop = asyncio.get_running_loop()
+        self._reloaded[stage] += 1
         await loop.run_in_executor(self._reloads, self._reload, stage)
 
     def _reload(self, stage: str) -> None:
@@ -142,7 +147,7 @@ class TritonStages:
             pb_utils.load_model(stage)
         except Exception as error:
             raise StageFailed(str(error)) from None
-        if prefix is not None and (removed := remove_orphans(prefix)):
+        if prefix is not None and (removed := remove_orphans(prefix, os.getppid())):
             log.info("removed shared memory of dead processes: %s", ", ".join(removed))
 
     async def _open(self, spec: ModelSpec, session: Session, inputs: dict[str, Any]) -> None:
@@ -156,8 +161,8 @@ class TritonStages:
         for attempt in range(1, OPENING_ATTEMPTS + 1):
             try:
                 await self._call(spec, _address(session, spec), inputs, parameters, FLAG_START, ())
-            except StageDead:
-                if attempt == OPENING_ATTEMPTS:
+            except StageDead as error:
+                if attempt == OPENING_ATTEMPTS or not error.others_live:
                     raise
                 # Triton keeps the slot at the dead worker, so the next one is another's.
                 session.addresses[spec.name] = f"{session.epoch}-{attempt}"
@@ -183,14 +188,19 @@ class TritonStages:
         parameters: dict[str, str | int],
         flags: int,
         outputs: Sequence[str],
+        pool: ThreadPoolExecutor | None = None,
     ) -> list[Any]:
         """One request to a model and its one response; raises what the model answered with."""
         loop = asyncio.get_running_loop()
+        reloaded = self._reloaded[spec.name]
         arguments = (spec, epoch, inputs, parameters, flags, outputs)
         try:
-            return await loop.run_in_executor(self._pools[spec.name], self._execute, *arguments)
-        except StageDead:
-            self.on_death(spec.name)
+            pool = pool or self._pools[spec.name]
+            return await loop.run_in_executor(pool, self._execute, *arguments)
+        except StageDead as error:
+            if reloaded != self._reloaded[spec.name]:  # its death is known, and over
+                raise StageFailed(str(error)) from None
+            error.others_live = self.on_death(spec.name)
             raise
 
     def _execute(
@@ -219,21 +229,11 @@ class TritonStages:
         return [by_name[name] for name in outputs]
 
 
+def controls_models(command: Sequence[str]) -> bool:
+    """Whether a server started by `command` lets its models load and unload one another."""
+    return "--model-control-mode explicit" in " ".join(command).replace("=", " ")
+
+
 def _address(session: Session, spec: ModelSpec) -> str:
     """Correlation id of the session at a stage."""
     return session.addresses.get(spec.name, session.epoch)
-
-
-def end_sequence(session_id: SessionId, parameters: dict[str, str]) -> None:
-    """Send END to one of the orchestrator's own sequences, so that Triton lets its slot go."""
-    request = pb_utils.InferenceRequest(
-        model_name=protocol.ORCHESTRATOR.name,
-        requested_output_names=[protocol.STATUS.name],
-        inputs=[],
-        parameters=parameters,
-        correlation_id=session_id,
-        flags=FLAG_END,
-    )
-    for response in request.exec(decoupled=True):
-        if response.has_error():
-            log.warning("a sequence could not be ended: %s", response.error().message())

@@ -11,11 +11,13 @@ YOUNG_SECONDS = 2.0
 """A region this young may belong to a process that is about to map it."""
 
 
-def mapped_names(folder: Path = FOLDER) -> set[str]:
-    """Names of the files in `folder` that any process we may look at has mapped."""
+def mapped_names(folder: Path = FOLDER, ignored: int | None = None) -> set[str]:
+    """Names of the files in `folder` that any process we may look at, but one, has mapped."""
     prefix = f"{folder}/"
     names: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
+        if maps.parent.name == str(ignored):
+            continue
         with contextlib.suppress(OSError):
             for line in maps.read_text().splitlines():
                 _, found, name = line.partition(prefix)
@@ -32,10 +34,13 @@ def own_region_prefix(folder: Path = FOLDER) -> str | None:
     return prefixes.pop() if len(prefixes) == 1 else None
 
 
-def remove_orphans(prefix: str, folder: Path = FOLDER) -> list[str]:
-    """Remove regions whose name starts with `prefix` and that no process maps; give their names."""
+def remove_orphans(prefix: str, server_pid: int, folder: Path = FOLDER) -> list[str]:
+    """Remove regions whose name starts with `prefix` and that no model maps; give their names.
+
+    The server itself keeps its side of a dead model mapped, and never opens it by name again.
+    """
     oldest = time.time() - YOUNG_SECONDS
-    mapped = mapped_names(folder)
+    mapped = mapped_names(folder, ignored=server_pid)
     removed = []
     for path in folder.glob(f"{prefix}*"):
         with contextlib.suppress(FileNotFoundError):

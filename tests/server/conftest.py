@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from lingbot_triton.settings import PREFIX
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
+from tests.server.serving import Serve
 
 EXIT_SECONDS = 20
 """Time to stop in: plenty, since the machine may be busy and only the way it ends matters."""
@@ -73,6 +74,42 @@ def own_server(tmp_path: Path) -> Iterator[StartServer]:
     yield start
     for server in servers:
         _stop(server)
+
+
+class StartConfigured(Protocol):
+    """Gives a server that is ready; arguments are the fields of `ServerConfig`."""
+
+    def __call__(self, **config: Any) -> ServerProcess: ...
+
+
+@pytest.fixture(scope="module")
+def doomed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartConfigured]:
+    """Starts servers for tests that kill their processes; nothing is left of them in the end."""
+    servers: list[ServerProcess] = []
+
+    def start(**config: Any) -> ServerProcess:
+        log = tmp_path_factory.mktemp("doomed") / "log"
+        servers.append(
+            server := ServerProcess(ServerConfig(log=log, exit_timeout_seconds=1, **config))
+        )
+        server.__enter__()
+        _running.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        _running.remove(server)
+        server.stop()
+        assert server.processes() == []
+        assert server.regions() == []
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """`scripts/serve`, ready, with simulated stages that take next to no time."""
+    running = Serve()
+    yield running
+    running.end()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,19 +6,15 @@ import http.client
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
 from lingbot_triton.protocol import MODELS
-from lingbot_triton.triton.server import SHARED_MEMORY, ServerConfig, ServerError, ServerProcess
-from lingbot_triton.triton.system import free_ports, session_members
+from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from tests.server.conftest import StartServer
+from tests.server.serving import Serve
 
 SIMULATED: dict[str, str | float] = {"simulated": "seed-4xh100", "simulated_scale": 0.01}
 
@@ -63,47 +59,6 @@ def test_a_worker_that_was_killed_leaves_nothing(own_server: StartServer) -> Non
     assert server.regions() == []
 
 
-class Serve:
-    """`scripts/serve` as a program, on free ports."""
-
-    def __init__(self) -> None:
-        ports = free_ports("127.0.0.1")
-        options = [f"--{name}-port={next(ports)}" for name in ("http", "grpc", "metrics")]
-        self.program = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "lingbot_triton.serve", *options),
-                *("--simulated=seed-4xh100", "--scale=0.01", "--max-sessions=2"),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        assert self.program.stdout is not None
-        self.ready = self.program.stdout.readline()
-        children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
-        self.server = int(children)
-        self.regions = {
-            SHARED_MEMORY / argument
-            for pid in session_members(self.server)
-            for argument in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if argument.startswith("lingbot-")
-        }
-
-    def everything_gone(self) -> bool:
-        regions = [path for path in self.regions if path.exists()]
-        return not session_members(self.server) and not regions
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    running = Serve()
-    yield running
-    if running.program.poll() is None:
-        running.program.kill()
-    running.program.communicate()
-
-
 def test_serve_says_in_one_line_where_it_is_ready(serve: Serve) -> None:
     address = r"127\.0\.0\.1:\d+"
     pattern = (
@@ -115,11 +70,8 @@ def test_serve_says_in_one_line_where_it_is_ready(serve: Serve) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_everything_within_five_seconds(serve: Serve, number: int) -> None:
     assert len(serve.regions) == len(MODELS)
-    started = time.monotonic()
-    serve.program.send_signal(number)
-    rest, errors = serve.program.communicate(timeout=20)
-    assert time.monotonic() - started < 5
-    assert (serve.program.returncode, rest, errors) == (0, "", "")
+    assert serve.stop(number) < 5
+    assert (serve.program.returncode, serve.rest, serve.errors) == (0, "", "")
     assert serve.everything_gone()
 
 

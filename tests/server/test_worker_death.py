@@ -1,0 +1,245 @@
+"""Worker processes that are killed: everybody is answered, and the service comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from lingbot_client import WorldClient, WorldSession, errors
+
+from lingbot_triton.triton.server import ServerProcess
+from tests.server.conftest import StartConfigured
+from tests.server.play import PROMPT, eventually, picture, play, sessions
+from tests.server.serving import Serve
+from tests.server.workers import (
+    SMALL,
+    TWO_DENOISERS,
+    fate,
+    kill,
+    metric,
+    placed,
+    serves_again,
+    states,
+)
+
+ANSWER_SECONDS = 5.0
+SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.4"}
+STAGES = ("condition", "denoise", "decode")
+
+
+@pytest.fixture(scope="module")
+def server(doomed_server: StartConfigured) -> ServerProcess:
+    return doomed_server(environment=SIMULATED)
+
+
+async def _sessions(client: WorldClient, count: int) -> list[WorldSession]:
+    opened = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(count)]
+    await asyncio.gather(*(session.open() for session in opened))
+    return opened
+
+
+def _restarts(server: ServerProcess, stage: str) -> float:
+    return metric(server, f'lingbot_worker_restarts_total{{model="{stage}"}}')
+
+
+@contextlib.asynccontextmanager
+async def _recovering(
+    server: ServerProcess, client: WorldClient, *stages: str
+) -> AsyncIterator[None]:
+    """The stages die inside the block; after it they are back, and all is as it was before."""
+    before = [_restarts(server, stage) for stage in stages]
+    regions = len(server.regions())
+    yield
+    await eventually(
+        lambda: [_restarts(server, stage) for stage in stages] == [n + 1 for n in before], 60
+    )
+    await serves_again(client)
+    await eventually(lambda: sessions(server) == 0)
+    for stage in stages:
+        assert f"{stage} has died: ending the sessions it held" in server.output()
+        assert f"{stage} was reloaded and takes sessions again" in server.output()
+        assert set(states(server, stage).values()) <= {0}
+    await eventually(lambda: len(server.regions()) == regions)  # none of the dead is left
+
+
+def test_all_killed_while_idle(server: ServerProcess) -> None:
+    """Nobody calls them, so only looking after them finds out."""
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            held = await _sessions(client, 2)
+            await asyncio.gather(*(fate(session, 1) for session in held))
+            await asyncio.sleep(0.5)
+            async with _recovering(server, client, *STAGES):
+                for stage in STAGES:
+                    kill(server, stage)
+                await eventually(lambda: sessions(server) == 0, 30)
+                for error, seconds in await asyncio.gather(*map(fate, held)):
+                    assert error is errors.SessionFailed
+                    assert seconds < ANSWER_SECONDS
+                for session in held:
+                    await session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("stage", "moment"),
+    [
+        ("condition", "prefetching"),
+        ("denoise", "step"),
+        ("denoise", "commit"),
+        ("decode", "frames on their way"),
+    ],
+)
+def test_killed_at_work(server: ServerProcess, stage: str, moment: str) -> None:
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            held = await _sessions(client, 2)
+            if moment != "prefetching":
+                for session in held:
+                    await session.send("w")
+                    await session.send("w")
+                await asyncio.sleep(0.1)
+            if moment != "step" and moment != "prefetching":
+                await held[0].next_part()  # its commit, and the decoding of the rest, have begun
+            async with _recovering(server, client, stage):
+                kill(server, stage)
+                died = time.monotonic()
+                results = await asyncio.gather(*(_drained(session) for session in held))
+                assert [type(error) for error in results] == [errors.StageFailed] * 2
+                assert time.monotonic() - died < ANSWER_SECONDS
+                for session in held:
+                    await session.close()
+
+    asyncio.run(scenario())
+
+
+async def _drained(session: WorldSession) -> Exception | None:
+    """Send what the session takes and read all that comes: the error that ends it."""
+    try:
+        while True:
+            await session.send("w")
+            await session.next_chunk()
+    except errors.WorldError as error:
+        return error
+
+
+def test_killed_before_a_session_opens_and_sessions_that_have_their_prompt_go_on(
+    server: ServerProcess,
+) -> None:
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            (held,) = await _sessions(client, 1)
+            async with _recovering(server, client, "prompt"):
+                kill(server, "prompt")
+                started = time.monotonic()
+                with pytest.raises(errors.StageFailed, match="prompt"):
+                    await play(client, ["w"], prompt="nobody has asked for this", **SMALL)
+                assert time.monotonic() - started < ANSWER_SECONDS
+                assert (await fate(held, 3))[0] is None
+                await held.close()
+
+    asyncio.run(scenario())
+
+
+def test_of_two_denoisers_the_other_goes_on(doomed_server: StartConfigured, tmp_path: Path) -> None:
+    repository = placed(tmp_path, TWO_DENOISERS)
+    server = doomed_server(repository=repository, environment=SIMULATED)
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            held = await _sessions(client, 2)
+            assert states(server, "denoise") == {"denoise_0_0": 1, "denoise_0_1": 1}
+            kill(server, "denoise", 0)
+            fates = await asyncio.gather(*(fate(session, 8) for session in held))
+            assert sorted(str(error) for error, _ in fates) == [
+                str(errors.StageFailed),
+                "None",
+            ]
+            going = held[[error for error, _ in fates].index(None)]
+            # New sessions go where somebody is alive, and the reload waits for all of them.
+            chunks = await asyncio.gather(*(play(client, ["w"], **SMALL) for _ in range(3)))
+            assert [len(each) for each in chunks] == [1, 1, 1]
+            assert (await fate(going, 2))[0] is None
+            assert _restarts(server, "denoise") == 0
+            for session in held:
+                await session.close()
+            await eventually(lambda: states(server, "denoise").get("denoise_0_0") == 0, 60)
+            await _sessions_everywhere(server, client)
+
+    asyncio.run(scenario())
+
+
+async def _sessions_everywhere(server: ServerProcess, client: WorldClient) -> None:
+    await serves_again(client)
+    held = await _sessions(client, 2)
+    assert states(server, "denoise") == {"denoise_0_0": 1, "denoise_0_1": 1}
+    for session in held:
+        await session.close()
+
+
+def test_without_explicit_control_new_sessions_are_told_why(
+    doomed_server: StartConfigured,
+) -> None:
+    server = doomed_server(environment=SIMULATED, reloads_workers=False)
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            (held,) = await _sessions(client, 1)
+            kill(server, "decode")
+            error, seconds = await fate(held)
+            assert error is errors.StageFailed
+            assert seconds < ANSWER_SECONDS
+            await held.close()
+            await eventually(lambda: "could not be reloaded" in server.output(), 30)
+            with pytest.raises(
+                errors.StageFailed,
+                match="decode has died and could not be reloaded: this needs tritonserver --model-",
+            ):
+                await play(client, ["w"], **SMALL)
+
+    asyncio.run(scenario())
+
+
+def test_the_tiny_model_is_back_within_seconds(doomed_server: StartConfigured) -> None:
+    server = doomed_server()
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            (held,) = await _sessions(client, 1)
+            assert (await fate(held, 1))[0] is None
+            kill(server, "denoise")
+            error, seconds = await fate(held)
+            assert error is errors.StageFailed
+            assert seconds < ANSWER_SECONDS
+            await held.close()
+            assert await serves_again(client) < 45  # 5 to 8 s on a quiet machine
+
+    asyncio.run(scenario())
+
+
+def test_serve_starts_a_server_again_whose_orchestrator_died(serve: Serve) -> None:
+    async def scenario() -> None:
+        async with WorldClient(serve.grpc) as client:
+            held = client.open_session(picture(), PROMPT, **SMALL)
+            await held.open()
+            os.kill(serve.process("orchestrator"), signal.SIGKILL)
+            error, _ = await fate(held)
+            assert error is not None
+            await held.close()
+        async with WorldClient(serve.grpc) as client:
+            await serves_again(client)
+        serve.look()
+
+    asyncio.run(scenario())
+    assert serve.stop(signal.SIGTERM) < 10
+    assert "the process of model orchestrator died" in serve.errors
+    assert "it is started again in 0 s" in serve.errors
+    assert serve.everything_gone()

@@ -1,0 +1,96 @@
+"""What tests do to worker processes, and how they see what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from lingbot_client import WorldClient, WorldSession, errors
+
+from lingbot_triton.triton import render
+from lingbot_triton.triton.scrape import scrape
+from lingbot_triton.triton.server import ServerProcess
+from lingbot_triton.triton.system import command_line
+from tests.server.play import play
+
+SMALL: dict[str, Any] = {"max_area": 64 * 96, "chunk_count": 200}
+TWO_DENOISERS = "[denoise]\ncount = 2\n"
+
+
+def worker(server: ServerProcess, instance: str) -> int:
+    """Process id of a model instance, `denoise_0_0` and the like."""
+    (pid,) = [pid for pid in server.processes() if instance in command_line(pid)]
+    return pid
+
+
+def kill(server: ServerProcess, stage: str, number: int = 0) -> None:
+    os.kill(worker(server, f"{stage}_0_{number}"), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stopped(server: ServerProcess, stage: str, number: int = 0) -> Iterator[None]:
+    """The worker does nothing inside the block, and goes on after it."""
+    pid = worker(server, f"{stage}_0_{number}")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def states(server: ServerProcess, stage: str) -> dict[str, float]:
+    """Sessions that each instance of a stage holds, `denoise_0_0` and the like."""
+    family = "lingbot_worker_states"
+    return {
+        name.split('"')[1]: value
+        for name, value in scrape(server.metrics).items()
+        if name.startswith(f'{family}{{instance="{stage}_')
+    }
+
+
+def metric(server: ServerProcess, name: str) -> float:
+    return scrape(server.metrics).get(name, 0.0)
+
+
+def placed(folder: Path, placement: str) -> Path:
+    """A model repository of this placement (TOML) in `folder`."""
+    (folder / "placement.toml").write_text(placement)
+    arguments = ["--placement", str(folder / "placement.toml"), "--out", str(folder / "models")]
+    result = CliRunner().invoke(render.main, arguments)
+    assert result.exit_code == 0, result.output
+    return folder / "models"
+
+
+async def fate(session: WorldSession, controls: int = 2) -> tuple[type[Exception] | None, float]:
+    """Play on until something goes wrong: what, and after how many seconds from now."""
+    started = time.monotonic()
+    try:
+        for _ in range(controls):
+            await session.send("w")
+            await session.next_chunk()
+    except errors.WorldError as error:
+        return type(error), time.monotonic() - started
+    return None, time.monotonic() - started
+
+
+async def serves_again(client: WorldClient, seconds: float = 60.0) -> float:
+    """Open and play a session as soon as the server takes one; seconds that took."""
+    started = time.monotonic()
+    last: errors.WorldError | None = None
+    while time.monotonic() - started < seconds:
+        try:
+            (chunk,) = await play(client, ["w"], **SMALL)
+        except errors.WorldError as error:
+            last = error
+            await asyncio.sleep(0.2)
+        else:
+            assert len(chunk.frames) == 9
+            return time.monotonic() - started
+    raise AssertionError(f"after {seconds} s still: {last}")
