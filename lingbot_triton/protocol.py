@@ -14,6 +14,10 @@ KEYS = "wasdijkl"
 WORKER_SLOTS = 64
 """Sequences one worker instance can hold; never fewer than the orchestrator's sessions."""
 
+ORCHESTRATOR_SLOTS = 65_536
+"""Clients that are refused, or vanish, keep their slot until the idle limit, and while there is
+none left nobody can open a session: 1,024 were used up within seconds. One costs 0.7 KB."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -84,7 +88,7 @@ ORCHESTRATOR = ModelSpec(
     "sessions, cursors, prefetch window, order; calls the other models",
     PUBLIC_INPUTS,
     PUBLIC_OUTPUTS,
-    sequence_slots=1024,
+    sequence_slots=ORCHESTRATOR_SLOTS,
     idle_seconds=900,
     decoupled=True,
 )

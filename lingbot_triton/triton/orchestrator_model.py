@@ -21,7 +21,7 @@ from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.requests import CLOSED, Answer
 from lingbot_triton.service import Service
 from lingbot_triton.triton.administration import DRAIN, PROBE, RELEASE
-from lingbot_triton.triton.bls import TritonStages, end_sequence
+from lingbot_triton.triton.bls import TritonStages
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.prometheus import TritonMetrics
@@ -32,7 +32,6 @@ from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, t
 log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
 PICTURES_IN_FLIGHT = 2
-RELEASES_IN_FLIGHT = 2
 ADMINISTRATION = (DRAIN, PROBE, RELEASE)
 RETURN_DELAY_SECONDS = 0.002
 """The Python backend keeps for ever what it knows of an `execute` that returned before the
@@ -48,7 +47,6 @@ class OrchestratorModel:
         self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
         self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
         self._secret = server_secret()
-        self._releases = ThreadPoolExecutor(RELEASES_IN_FLIGHT, thread_name_prefix="release")
         self._administration: set[asyncio.Task[None]] = set()
         self._stages = TritonStages(self._secret, settings.calls_per_stage)
         self._metrics = TritonMetrics()
@@ -63,15 +61,13 @@ class OrchestratorModel:
         )
         assert self._service.recovery is not None
         self._stages.on_death = self._service.recovery.died
-        find = self._service.table.find
-        self._sequences = OpenSequences(lambda session_id: find(session_id) is not None)
+        self._sequences = OpenSequences()
 
     async def execute(self, requests: list[Any]) -> None:
         """Admit in order of arrival. Triton hands over a session's next request on return."""
         now = time.monotonic()
         for request in requests:
             reply = TritonReply(request.get_response_sender(), self._sends)
-            # Triton waits for the END of every sequence when it stops, and for its next slot.
             self._sequences.note(request.correlation_id(), bool(request.flags() & FLAG_END), now)
             parameters = json.loads(request.parameters() or "{}")
             operation = next((name for name in ADMINISTRATION if name in parameters), None)
@@ -86,9 +82,6 @@ class OrchestratorModel:
                 self._settings,
             )
             self._service.accept(decoded, reply)
-        for session_id in self._sequences.take_surplus():
-            parameters = {RELEASE: self._secret.decode()}
-            self._releases.submit(end_sequence, session_id, parameters)
         await asyncio.sleep(RETURN_DELAY_SECONDS)
 
     def _administer(self, operation: str, proof: str, reply: TritonReply) -> None:
@@ -122,7 +115,6 @@ class OrchestratorModel:
         self._metrics.shut_down()
         self._sends.shutdown(wait=False, cancel_futures=True)
         self._pictures.shutdown(wait=False, cancel_futures=True)
-        self._releases.shutdown(wait=False, cancel_futures=True)
         forget_secret()
 
 

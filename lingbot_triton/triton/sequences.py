@@ -1,28 +1,20 @@
-"""Which sequences Triton holds open at the orchestrator, and which of them it is to let go."""
+"""Which sequences Triton holds open at the orchestrator: it waits for their END when it stops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from lingbot_triton import protocol
 from lingbot_triton.session import SessionId
 
-KEPT_WITHOUT_SESSION = 256
-"""Sequences that may stay open though their session was refused or has ended."""
-
 
 class OpenSequences:
-    """Triton holds a slot for every sequence until its END, whether we opened a session or not.
+    """Triton holds a sequence until its END or its idle limit, whether a session came of it or not.
 
-    Clients that are refused, or vanish, send no END. Without slots nobody could open a session,
-    so the oldest sequences that have none are to be ended once there are too many of them.
+    Clients that are refused, or vanish, send no END, so there are many more of these than sessions.
     """
 
-    def __init__(
-        self, has_session: Callable[[SessionId], bool], kept: int = KEPT_WITHOUT_SESSION
-    ) -> None:
-        self._has_session = has_session
-        self._kept = kept
+    def __init__(self) -> None:
         self._last_request: dict[SessionId, float] = {}  # the longest silent one comes first
 
     def __iter__(self) -> Iterator[SessionId]:
@@ -36,13 +28,3 @@ class OpenSequences:
         reaped = now - protocol.ORCHESTRATOR.idle_seconds
         while self._last_request and next(iter(self._last_request.values())) < reaped:
             del self._last_request[next(iter(self._last_request))]
-
-    def take_surplus(self) -> list[SessionId]:
-        """The sequences to end now; they count as ended from here on."""
-        if len(self._last_request) <= self._kept:
-            return []
-        without = [one for one in self._last_request if not self._has_session(one)]
-        surplus = without[: max(0, len(without) - self._kept)]
-        for session_id in surplus:
-            del self._last_request[session_id]
-        return surplus
