@@ -2,6 +2,7 @@
 
 It has the orchestrator's name, tensors and scheduling, so that the same client drives it the same
 way, and sends a chunk's bytes in one response. There are no sessions and no stages behind it.
+When its server stops, it is asked for sequences to end, and has none.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def answer(request):
 def tensors(status, index=np.array([-1], np.int32), frames=None):
     if frames is None:
         frames = pb_utils.Tensor("frames", np.zeros((0, 1, 1, 3), np.uint8))
-    info = b'{"part": 0, "parts": 1}'
+    info = b'{"part": 0, "parts": 1, "sequences": []}'
     return [
         pb_utils.Tensor("status", np.array([status.encode()], dtype=object)),
         pb_utils.Tensor("message", np.array([b""], dtype=object)),
