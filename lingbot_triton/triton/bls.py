@@ -22,7 +22,7 @@ from lingbot_triton import protocol
 from lingbot_triton.cursors import Condition, Control, Latent
 from lingbot_triton.errors import StageDead, StageFailed
 from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.session import Session, SessionId
+from lingbot_triton.session import Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
 from lingbot_triton.triton.system import command_line
