@@ -72,7 +72,11 @@ def _draw_panel(axis: Axes, panel: Panel, drawn: dict[str, list[list[Span]]], wi
 def _draw_span(axis: Axes, span: Span, since: float, y: float, width: float) -> None:
     start, end = max(span.start - since, 0.0), min(span.end - since, width)
     axis.broken_barh(
-        [(start, end - start)], (y - 0.38, 0.76), facecolors=_colour(span.chunk), edgecolor="white"
+        [(start, end - start)],
+        (y - 0.38, 0.76),
+        facecolors=_colour(span.chunk),
+        edgecolor="white",
+        linewidth=0.5,
     )
     if end - start > 0.012 * width:
         axis.text(
