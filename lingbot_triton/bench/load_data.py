@@ -80,3 +80,7 @@ def incomplete(requests: Iterable[dict[str, Any]]) -> int:
 def _parts(answers: list[dict[str, Any]]) -> bool:
     infos = [json.loads(answer["info"]) for answer in answers if answer["status"] == "FRAMES"]
     return bool(infos) and [info["part"] for info in infos] == list(range(infos[0]["parts"]))
+
+
+if __name__ == "__main__":
+    print(json.dumps(input_data(FrameSize(96, 64))))

@@ -109,8 +109,13 @@ def test_the_image_does_not_run_as_root() -> None:
 def test_the_entry_point_takes_the_options_it_is_given() -> None:
     (entry,) = (json.loads(rest) for name, rest in instructions() if name == "ENTRYPOINT")
     assert entry[:3] == ["python3", "-m", "lingbot_triton.serve"]
-    context = serve.make_context("serve", entry[3:])
+    context = serve.make_context("serve", [*entry[3:], *COMPOSE["services"]["world"]["command"]])
     assert context.params["host"] == "0.0.0.0"
+    choice = re.fullmatch(
+        r"placements/\$\{PLACEMENT:-(.+)\}", str(context.params["model_repository"])
+    )
+    assert choice is not None
+    assert (ROOT / "examples" / "placement" / f"{choice[1]}.toml").is_file()
 
 
 def test_the_health_check_runs_a_file_of_the_image() -> None:
