@@ -52,13 +52,14 @@ class Admission:
         return admitted
 
     def _resumes(self, request: Request) -> bool:
-        """Whether a START goes on with a live session instead of opening one.
+        """Whether a START goes on with a session instead of opening one.
 
         Triton forgets a sequence at its END, whoever sent it, and then takes nothing more without
         START. So a session's owner may say START again, with the token and nothing to open.
         """
-        live = self._table.find(request.session_id)
-        return request.start is None and request.error is None and live is not None
+        opens = request.start is not None or request.error is not None
+        live = self._table.find(request.session_id) is not None
+        return not opens and (live or request.end or request.control is not None)
 
     def _admit_next(self, request: Request) -> Session:
         session = self._table.get(request.session_id, request.token)

@@ -9,6 +9,7 @@
     │   ├── LengthLimit               LENGTH_LIMIT     the session has no chunk with this index
     │   ├── SessionLimit              SESSION_LIMIT    no room for another session
     │   ├── NoSession               * NO_SESSION       no session with this id and token
+    │   │   └── SequenceEnded       * NO_SESSION       its sequence has to be started again
     │   ├── SessionFailed           * SESSION_FAILED   the session broke
     │   ├── StageFailed             * STAGE_FAILED     a stage of the model broke
     │   ├── StageTimeout            * STAGE_TIMEOUT    a stage of the model took too long
@@ -68,6 +69,10 @@ class SessionLimit(StatusError):
 class NoSession(StatusError):
     code = "NO_SESSION"
     ends_session = True
+
+
+class SequenceEnded(NoSession):
+    """Triton has ended the session's sequence, or it never began; it wants START first."""
 
 
 class SessionFailed(StatusError):
@@ -139,5 +144,5 @@ def from_status(status: str, message: str) -> WorldError:
 def from_triton(message: str) -> WorldError:
     """The exception for an error that Triton itself put into the stream."""
     if "must specify the START flag" in message:
-        return NoSession(f"the server has no such session: {message}")
+        return SequenceEnded(f"the server has no such session: {message}")
     return TritonError(message)

@@ -6,9 +6,17 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from lingbot_client.errors import Cancelled, Disconnected, ProtocolError, WorldError, from_triton
+from lingbot_client.errors import (
+    Cancelled,
+    Disconnected,
+    ProtocolError,
+    SequenceEnded,
+    WorldError,
+    from_triton,
+)
 from lingbot_client.protocol import Answer, tensor
 from lingbot_client.transport import Request, Response, Stream
 
@@ -25,7 +33,10 @@ class Call:
     ConnectionFailed.
     """
 
-    def __init__(self, on_error: OnError | None = None) -> None:
+    def __init__(self, request: Request, on_error: OnError | None, resumes: bool) -> None:
+        self.request = request
+        self.resumes = resumes
+        """Whether to say START again where somebody else has ended the sequence."""
         self.sent_at = time.monotonic()
         self.first_answer = asyncio.Event()
         """Set when the first answer has arrived, or none will."""
@@ -84,15 +95,24 @@ class Exchange:
         end: bool = False,
         inputs: dict[str, Any],
         on_error: OnError | None = None,
+        resumes: bool = False,
     ) -> Call:
-        """Send a request; an input that is None is left out. Raises what broke the stream."""
+        """Send a request; an input that is None is left out. Raises what broke the stream.
+
+        Triton ends a sequence for whoever sends END. The server keeps the session: where a call
+        `resumes`, it is then sent once more, with START.
+        """
         if self._broken is not None:
             raise self._broken
         tensors = {name: tensor(value) for name, value in inputs.items() if value is not None}
         request = Request(str(next(self._ids)), sequence_id, start, end, tensors)
-        call = self._pending[request.id] = Call(on_error)
-        self._stream.send(request)
+        call = Call(request, on_error, resumes and not start)
+        self._send(call)
         return call
+
+    def _send(self, call: Call) -> None:
+        self._pending[call.request.id] = call
+        self._stream.send(call.request)
 
     async def close(self) -> None:
         """Give the stream up; calls that still wait for answers fail with Disconnected."""
@@ -125,7 +145,13 @@ class Exchange:
             call.feed(Answer.from_tensors(response.outputs, time.monotonic()))
         if response.final:
             del self._pending[request_id]
-            call.end(from_triton(response.error) if response.error is not None else None)
+            error = from_triton(response.error) if response.error is not None else None
+            if isinstance(error, SequenceEnded) and call.resumes:
+                call.resumes = False
+                call.request = replace(call.request, id=str(next(self._ids)), start=True)
+                self._send(call)
+            else:
+                call.end(error)
 
     def _oldest(self) -> str:
         """The request that a response without an id is about: the oldest without an answer."""

@@ -131,7 +131,10 @@ class WorldSession:
                 raise self._failure
             index = self._next_index
             call = self._call(
-                chunk_index=index, on_error=lambda error: self._refused(index, error), **control
+                chunk_index=index,
+                on_error=lambda error: self._refused(index, error),
+                resumes=True,
+                **control,
             )
             self._next_index += 1
             self._unanswered.append(call)
@@ -188,7 +191,7 @@ class WorldSession:
 
     async def _end(self, exchange: Exchange) -> None:
         inputs = {protocol.TOKEN: self.token}
-        async for answer in exchange.call(self.id, end=True, inputs=inputs):
+        async for answer in exchange.call(self.id, end=True, inputs=inputs, resumes=True):
             if answer.status == protocol.CLOSED:
                 self.summary = answer.info
 
@@ -198,12 +201,15 @@ class WorldSession:
         start: bool = False,
         end: bool = False,
         on_error: OnError | None = None,
+        resumes: bool = False,
         **inputs: Any,
     ) -> Call:
         if self._exchange is None:
             raise SessionOver("the session is not open")
         inputs = {protocol.TOKEN: self.token, **inputs}
-        return self._exchange.call(self.id, start=start, end=end, inputs=inputs, on_error=on_error)
+        return self._exchange.call(
+            self.id, start=start, end=end, inputs=inputs, on_error=on_error, resumes=resumes
+        )
 
     async def _room(self) -> None:
         """Wait until the server can take a control: fewer than its window are unanswered."""

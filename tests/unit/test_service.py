@@ -256,6 +256,9 @@ def test_a_start_that_opens_nothing_goes_on_with_the_live_session() -> None:
         assert await reply.done() == ["FRAMES"] * 3
         reply = FakeReply()
         house.service.accept(Request(2, b"mine", control=control, starts=True), reply)
+        assert await reply.done() == ["NO_SESSION"]
+        reply = FakeReply()
+        house.service.accept(Request(2, b"mine", starts=True), reply)
         assert await reply.done() == ["BAD_REQUEST"]
         await house.idle()
 

@@ -155,7 +155,7 @@ class FakeServer:
         if reaction is not None:
             reaction(stream, request)
             return
-        if request.start:
+        if request.start and ("image" in request.inputs or request.sequence_id not in self._next):
             self._next[request.sequence_id] = self._frames[request.sequence_id] = 0
             stream.answer(request, outputs("READY", info=READY))
         if isinstance(name, int):

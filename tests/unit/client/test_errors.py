@@ -45,7 +45,7 @@ def test_a_missing_start_flag_means_no_session() -> None:
         "inference request for sequence 31 to model 'orchestrator' must specify the START flag "
         "on the first request of the sequence"
     )
-    assert type(errors.from_triton(message)) is errors.NoSession
+    assert type(errors.from_triton(message)) is errors.SequenceEnded
     assert type(errors.from_triton("unexpected shape for input 'poses'")) is errors.TritonError
 
 

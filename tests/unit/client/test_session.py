@@ -18,12 +18,13 @@ from lingbot_client import (
     WorldSession,
 )
 from lingbot_client.errors import BY_CODE, StatusError
-from lingbot_client.transport import Response
+from lingbot_client.transport import Request, Response
 from PIL import Image
 
 from tests.unit.client import fake_server
 from tests.unit.client.fake_server import (
     FakeServer,
+    FakeStream,
     complain,
     drop,
     hang_up,
@@ -33,6 +34,7 @@ from tests.unit.client.fake_server import (
 )
 
 PICTURE = Image.new("RGB", (24, 16), (10, 20, 30))
+NO_START = "sequence 31 to model 'orchestrator' must specify the START flag on the first request"
 ENDING = [kind for kind in BY_CODE.values() if kind.ends_session]
 HARMLESS = [kind for kind in BY_CODE.values() if not kind.ends_session]
 
@@ -301,11 +303,45 @@ async def test_a_triton_error_belongs_to_the_oldest_unanswered_control(
         assert await session.send("a") == 1
 
 
-async def test_a_missing_start_flag_ends_the_session(
+async def test_a_sequence_that_somebody_ended_is_started_again(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:
-        server.reactions[0] = complain("sequence 31 must specify the START flag on the first")
+        for index in (0, 1):
+            server.reactions[index] = complain(NO_START)
+            await session.send("w")
+        chunks = [await session.next_chunk() for _ in range(2)]
+        assert [chunk.chunk_index for chunk in chunks] == [0, 1]
+        controls = [request for request in server.requests if "chunk_index" in request.inputs]
+        assert [request.start for request in controls] == [False, False, True, True]
+        assert "image" not in controls[-1].inputs
+        assert bytes(controls[-1].inputs["token"][0]).decode() == session.token
+        server.reactions["end"] = complain(NO_START)
+    assert session.summary is not None
+    assert [request.start for request in server.requests[-2:]] == [False, True]
+
+
+async def test_a_session_that_is_gone_stays_gone(client: WorldClient, server: FakeServer) -> None:
+    def gone(stream: FakeStream, request: Request) -> None:
+        server.reactions[0] = refuse("NO_SESSION", "no session")
+        complain(NO_START)(stream, request)
+
+    async with open_session(client) as session:
+        server.reactions[0] = gone
+        await session.send("w")
+        with pytest.raises(NoSession, match="no session"):
+            await session.next_chunk()
+
+
+async def test_a_sequence_that_cannot_be_started_again_ends_the_session(
+    client: WorldClient, server: FakeServer
+) -> None:
+    def again(stream: FakeStream, request: Request) -> None:
+        server.reactions[0] = complain(NO_START)
+        complain(NO_START)(stream, request)
+
+    async with open_session(client) as session:
+        server.reactions[0] = again
         await session.send("w")
         with pytest.raises(NoSession):
             await session.next_chunk()
