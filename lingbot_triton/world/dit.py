@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import Block, Head, Rows, SessionCaches
 from lingbot_triton.world.rope import rotation
@@ -40,10 +41,11 @@ class Modulation:
 class WorldTransformer(nn.Module):
     """The whole network; build it on the meta device and fill it with `checkpoint.load`."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, kernels: Kernels | None = None) -> None:
         super().__init__()
         dim = config.dim
         self.config = config
+        self.kernels = kernels = kernels or Kernels()
         self.patch_embedding = nn.Conv3d(config.in_dim, dim, config.patch_size, config.patch_size)
         self.patch_embedding_wancamctrl = nn.Linear(config.control_width, dim)
         self.c2ws_hidden_states_layer1 = nn.Linear(dim, dim)
@@ -55,7 +57,7 @@ class WorldTransformer(nn.Module):
             nn.Linear(config.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
         )
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, dim * 6))
-        self.layers = tuple(Block(config, layer) for layer in range(config.num_layers))
+        self.layers = tuple(Block(config, layer, kernels) for layer in range(config.num_layers))
         self.blocks = nn.ModuleList(self.layers)
         self.head = Head(config)
 
@@ -89,29 +91,28 @@ class WorldTransformer(nn.Module):
         padded[: len(context)] = context
         text = self.text_embedding(padded)
         prompt = [block.cross_attn.prompt_keys(text) for block in self.layers]
-        tokens = grid[0] * grid[1] * grid[2]
-        camera = [
-            (text.new_empty(tokens, self.config.dim), text.new_empty(tokens, self.config.dim))
-            for _ in self.layers
-        ]
-        return SessionCaches(frames, prompt, camera, grid)
+        caches = SessionCaches(frames, prompt, grid)
+        self._turn(caches)
+        return caches
 
     def begin_chunk(self, caches: SessionCaches) -> None:
-        """Give the next chunk its slots and positions; needs no control."""
-        frames, height, width = caches.grid
-        caches.slots = caches.frames.advance(frames)
-        device = caches.camera[0][0].device
-        head_dim = self.config.head_dim
-        first = caches.slots.first_frame
-        caches.turn = rotation(head_dim, first, frames, height, width, device)
+        """Give the next chunk its slots; its positions are there already."""
+        caches.slots = caches.frames.advance(caches.grid[0])
+
+    def _turn(self, caches: SessionCaches) -> None:
+        """Compute the next chunk's positions, for which nobody waits yet."""
+        first, device = caches.frames.seen_frames, self.head.modulation.device
+        caches.turns = rotation(self.config.head_dim, first, *caches.grid, device)
 
     def read_control(self, caches: SessionCaches, control: torch.Tensor) -> None:
-        """Take the chunk's control [channels, frames, h, w], for all of its passes."""
+        """Take the chunk's control [channels, frames, h, w], for all of its passes.
+
+        At full size its scales and shifts take 3.8 GB, which only chunks in work hold.
+        """
         tokens = self.patch_embedding_wancamctrl(patchify(control).to(self.dtype))
         hidden = functional.silu(self.c2ws_hidden_states_layer1(tokens))
         tokens += self.c2ws_hidden_states_layer2(hidden)
-        for block in self.layers:
-            block.read_camera(tokens, caches)
+        caches.camera = [block.read_camera(tokens) for block in self.layers]
 
     def _embed(self, sample: torch.Tensor) -> torch.Tensor:
         weight = self.patch_embedding.weight.flatten(1)
@@ -131,7 +132,7 @@ class WorldTransformer(nn.Module):
         return unpatchify(self.head(x, modulation.head), caches.grid)
 
     def commit(self, sample: torch.Tensor, modulation: Modulation, caches: SessionCaches) -> None:
-        """Leave the clean sample's keys and values in the caches.
+        """Leave the clean sample's keys and values in the caches, ready for the next chunk.
 
         The head is not run, nor what follows the last block's keys and values.
         """
@@ -140,6 +141,8 @@ class WorldTransformer(nn.Module):
         for block, rows in zip(blocks, modulation.blocks, strict=False):
             block(x, rows, caches)
         last.store(x, modulation.blocks[-1], caches)
+        caches.camera = []
+        self._turn(caches)
 
 
 def patchify(x: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from lingbot_triton.world.attention import attend
 from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.kernels import Kernels, norm_factor
 from lingbot_triton.world.kv_cache import KVCache, Slots
-from lingbot_triton.world.rope import rotate, rotate_into
 
 Rows = tuple[torch.Tensor, ...]
 """Modulation rows of one block, [dim] each: shift, 1 + scale, gate, then again for the ffn."""
@@ -27,12 +27,13 @@ class SessionCaches:
     frames: KVCache
     prompt: list[tuple[torch.Tensor, torch.Tensor]]
     """Per block the prompt's keys and values, [text_len, heads, head_dim]."""
-    camera: list[tuple[torch.Tensor, torch.Tensor]]
-    """Per block scale and shift of the chunk in work, [tokens, dim]."""
     grid: tuple[int, int, int]
     """Tokens of a chunk along frame, row and column."""
+    camera: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    """Per block scale and shift, [tokens, dim], from a chunk's control until it is committed."""
     slots: Slots = field(default_factory=lambda: Slots((), 0, 0))
-    turn: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    turns: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    """Rotation of the chunk's tokens."""
 
     def release(self) -> None:
         """Let go of all memory; the session is over."""
@@ -43,52 +44,42 @@ class SessionCaches:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm over the full width, before heads are split."""
+    """Weight of a root-mean-square norm over the full width, before heads are split."""
 
-    def __init__(self, dim: int, eps: float) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def factor(self, x: torch.Tensor) -> torch.Tensor:
-        """What tokens x [s, dim] are to be multiplied by before the weight, float32 [s, 1]."""
-        norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        return norm.square_().mul_(1 / x.shape[-1]).add_(self.eps).rsqrt_()
 
 
 class Attention(nn.Module):
     """Projections and norms of self and cross attention; tokens are [s, dim]."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, kernels: Kernels) -> None:
         super().__init__()
         dim = config.dim
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
-        self.norm_q, self.norm_k = RMSNorm(dim, config.eps), RMSNorm(dim, config.eps)
-        self.heads = (config.num_heads, config.head_dim)
+        self.norm_q, self.norm_k = RMSNorm(dim), RMSNorm(dim)
+        self.heads, self.head_dim, self.eps = config.num_heads, config.head_dim, config.eps
+        self.kernels = kernels
 
-    def turned_query(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+    def turned_query(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         """Normalised, rotated queries [s, heads, head_dim] of tokens x."""
-        query = self.q(x)
-        # The norm's factor is one number a token: it rides on the rotation, which is complex.
-        turn = turn * self.norm_q.factor(query).unsqueeze(-1)
-        return rotate(query.mul_(self.norm_q.weight).view(-1, *self.heads), turn)
+        return self.kernels.turn(self.q(x), self.norm_q.weight, turns, self.heads, self.eps)
 
     def store(self, x: torch.Tensor, caches: SessionCaches, layer: int) -> None:
         """Write keys and values of the chunk's tokens into the session's slots."""
         keys, values = caches.frames.keys[layer], caches.frames.values[layer]
-        key = self.k(x)
-        turn = caches.turn * self.norm_k.factor(key).unsqueeze(-1)
-        key = key.mul_(self.norm_k.weight).view(-1, *self.heads)
+        key = self.kernels.turn(self.k(x), self.norm_k.weight, caches.turns, self.heads, self.eps)
         for slot, token, length in caches.slots.segments:
             tokens, slots = slice(token, token + length), slice(slot, slot + length)
-            rotate_into(keys[slots], key[tokens], turn[tokens])
+            keys[slots] = key[tokens]
             out = values[slots].flatten(1)
             torch.addmm(self.v.bias, x[tokens], self.v.weight.t(), out=out)
 
     def prompt_query(self, x: torch.Tensor) -> torch.Tensor:
         """Queries [s, heads, head_dim] for `prompt_keys`."""
-        query: torch.Tensor = self.q(x)
-        return query.mul_(self.norm_q.factor(query)).view(-1, *self.heads)
+        query = self.kernels.query_norm(self.q(x), self.eps)
+        return query.view(-1, self.heads, self.head_dim)
 
     def prompt_keys(self, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [text_len, heads, head_dim] of the prompt.
@@ -97,22 +88,24 @@ class Attention(nn.Module):
         """
         key = self.k(text)
         weight = self.norm_k.weight.float() * self.norm_q.weight.float()
-        key = (key * self.norm_k.factor(key) * weight).to(text.dtype)
-        return key.view(-1, *self.heads), self.v(text).view(-1, *self.heads)
+        key = (key * norm_factor(key, self.eps) * weight).to(text.dtype)
+        shape = (-1, self.heads, self.head_dim)
+        return key.view(shape), self.v(text).view(shape)
 
 
 class Block(nn.Module):
     """One transformer block: self attention, camera, prompt, feed-forward."""
 
-    def __init__(self, config: TransformerConfig, layer: int) -> None:
+    def __init__(self, config: TransformerConfig, layer: int, kernels: Kernels) -> None:
         super().__init__()
         dim = config.dim
         self.layer = layer
         self.eps = config.eps
+        self.kernels = kernels
         self.modulation = nn.Parameter(torch.empty(1, 6, dim))
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, kernels)
         self.norm3 = nn.LayerNorm(dim, config.eps)
-        self.cross_attn = Attention(config)
+        self.cross_attn = Attention(config, kernels)
         self.ffn = nn.Sequential(
             nn.Linear(dim, config.ffn_dim), nn.GELU("tanh"), nn.Linear(config.ffn_dim, dim)
         )
@@ -122,40 +115,35 @@ class Block(nn.Module):
         )
         self.cam_scale_layer, self.cam_shift_layer = nn.Linear(dim, dim), nn.Linear(dim, dim)
 
-    def read_camera(self, control: torch.Tensor, caches: SessionCaches) -> None:
-        """Scale and shift for control tokens [s, dim], into the session's buffers."""
+    def read_camera(self, control: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and shift, [s, dim] each, for control tokens [s, dim]."""
         hidden = self.cam_injector_layer2(functional.silu(self.cam_injector_layer1(control)))
         hidden += control
-        layers = (self.cam_scale_layer, self.cam_shift_layer)
-        for linear, out in zip(layers, caches.camera[self.layer], strict=True):
-            torch.addmm(linear.bias, hidden, linear.weight.t(), out=out)
+        return self.cam_scale_layer(hidden), self.cam_shift_layer(hidden)
 
     def store(self, x: torch.Tensor, rows: Rows, caches: SessionCaches) -> torch.Tensor:
         """Store the chunk's keys and values; returns the modulated tokens they come from."""
-        # The modulation is the same for all tokens, so it is the layer norm's own affine part.
-        h = functional.layer_norm(x, x.shape[-1:], rows[1], rows[0], self.eps)
-        h = h.to(self.self_attn.q.weight.dtype)
+        dtype = self.self_attn.q.weight.dtype
+        h = self.kernels.modulate(x, rows[1], rows[0], self.eps, dtype)
         self.self_attn.store(h, caches, self.layer)
         return h
 
     def forward(self, x: torch.Tensor, rows: Rows, caches: SessionCaches) -> None:
         """Update the residual stream x, float32 [s, dim], in place."""
+        kernels, seen = self.kernels, caches.slots.visible
         h = self.store(x, rows, caches)
-        dtype, seen = h.dtype, caches.slots.visible
-        query = self.self_attn.turned_query(h, caches.turn)
+        query = self.self_attn.turned_query(h, caches.turns)
         keys, values = caches.frames.keys[self.layer], caches.frames.values[self.layer]
-        h = attend(query, keys[:seen], values[:seen])
-        x.addcmul_(self.self_attn.o(h), rows[2])
+        h = self.self_attn.o(kernels.attention.attend(query, keys[:seen], values[:seen]))
 
-        scale, shift = caches.camera[self.layer]
-        x.addcmul_(x, scale).add_(shift)
+        norm = (self.norm3.weight, self.norm3.bias)
+        h = kernels.after_attention(x, h, rows[2], caches.camera[self.layer], norm, self.eps)
+        # Against 512 keys there is nothing to gain from anything but torch's own attention.
+        h = attend(self.cross_attn.prompt_query(h), *caches.prompt[self.layer])
 
-        h = self.cross_attn.prompt_query(self.norm3(x).to(dtype))
-        x += self.cross_attn.o(attend(h, *caches.prompt[self.layer]))
-
-        h = functional.layer_norm(x, x.shape[-1:], rows[4], rows[3], self.eps)
+        h = kernels.after_prompt(x, self.cross_attn.o(h), rows[4], rows[3], self.eps)
         inner, _, outer = self.ffn
-        h = torch.ops.aten.gelu_(inner(h.to(dtype)), approximate="tanh")
+        h = torch.ops.aten.gelu_(inner(h), approximate="tanh")
         x.addcmul_(outer(h), rows[5])
 
 

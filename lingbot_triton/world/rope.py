@@ -48,11 +48,3 @@ def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """Rotate x [s, heads, d] by `turn` [s, 1, d/2]; float32 arithmetic, x's dtype out."""
     turned = torch.view_as_real(_pairs(x.float()) * turn).flatten(-2)
     return turned.to(x.dtype)
-
-
-def rotate_into(out: torch.Tensor, x: torch.Tensor, turn: torch.Tensor) -> None:
-    """`rotate`, written straight to `out` (cache slots of x's shape and dtype)."""
-    if out.dtype == torch.float32:
-        torch.mul(_pairs(x), turn, out=_pairs(out))
-    else:
-        out.copy_(torch.view_as_real(_pairs(x.float()) * turn).flatten(-2))

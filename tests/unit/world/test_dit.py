@@ -8,8 +8,10 @@ import pytest
 import torch
 from reference_dit import ReferenceSession
 
+from lingbot_triton.world.attention import Backend, attend
 from lingbot_triton.world.dit import WorldTransformer, dtype_of, patchify, unpatchify
 from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.kv_cache import KVCache
 
 CONFIG = TransformerConfig(
@@ -20,9 +22,11 @@ GRID = (3, 2, 3)
 CPU = torch.device("cpu")
 
 
-def random_network(dtype: torch.dtype = torch.float32) -> WorldTransformer:
+def random_network(
+    dtype: torch.dtype = torch.float32, kernels: Kernels | None = None
+) -> WorldTransformer:
     generator = torch.Generator().manual_seed(1)
-    network = WorldTransformer(CONFIG).eval()
+    network = WorldTransformer(CONFIG, kernels).eval()
     for name, weight in network.named_parameters():
         weight.requires_grad_(False)
         weight.copy_(torch.randn(weight.shape, generator=generator) * 0.15)
@@ -101,11 +105,12 @@ def test_a_pass_repeats_bit_for_bit_and_leaves_its_input_alone():
 
 
 @torch.inference_mode()
-def test_half_precision_stays_close_and_keeps_its_float32_islands():
-    exact, rounded = random_network(), random_network(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_close_and_keeps_its_float32_islands(dtype):
+    exact, rounded = random_network(), random_network(dtype)
     assert rounded.blocks[0].modulation.dtype == torch.float32
     assert rounded.time_projection[1].weight.dtype == torch.float32
-    assert rounded.blocks[0].self_attn.q.weight.dtype == torch.bfloat16
+    assert rounded.blocks[0].self_attn.q.weight.dtype == dtype
     flows = []
     for network in (exact, rounded):
         caches = open_session(network, 3, 0, False)
@@ -165,6 +170,80 @@ def test_the_commit_runs_no_head_and_no_rest_of_the_last_block():
     assert "blocks.0.ffn.2" in used
     assert "blocks.1.self_attn.k" in used
     assert not [name for name in used if name.startswith(("head", "blocks.1.ffn"))]
+
+
+def pass_and_commit(network, caches) -> torch.Tensor:
+    """One whole chunk of a single step; its flow."""
+    network.begin_chunk(caches)
+    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    flow = network(random(CONFIG.in_dim, *LATENT, seed=4), network.modulation(999), caches)
+    network.commit(random(CONFIG.in_dim, *LATENT, seed=5), network.modulation(0), caches)
+    return flow
+
+
+@torch.inference_mode()
+def test_the_camera_is_held_only_while_a_chunk_is_in_work():
+    network = random_network()
+    caches = open_session(network, 3, 0, False)
+    assert caches.camera == []
+    network.begin_chunk(caches)
+    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    assert [scale.shape for scale, _ in caches.camera] == [(18, 48)] * 2
+    network.commit(random(CONFIG.in_dim, *LATENT, seed=5), network.modulation(0), caches)
+    assert caches.camera == []
+
+
+@torch.inference_mode()
+def test_self_attention_goes_through_the_backend_and_the_prompts_through_torch():
+    calls = []
+
+    def counted(query, keys, values):
+        calls.append(len(keys))
+        return attend(query, keys, values)
+
+    network = random_network(kernels=Kernels(Backend("counted", counted)))
+    caches, plain = (open_session(network, 6, 0, False) for network in (network, random_network()))
+    flow = pass_and_commit(network, caches)
+    assert torch.equal(flow, pass_and_commit(random_network(), plain))
+    assert calls == [18, 18, 18]  # two blocks of the pass, one of the commit
+    pass_and_commit(network, caches)
+    assert calls[3:] == [36, 36, 36]
+
+
+@torch.inference_mode()
+def test_compiled_it_computes_the_same():
+    plain, compiled = random_network(), random_network(kernels=Kernels.compile(backend="eager"))
+    caches = [open_session(network, 5, 1, True) for network in (plain, compiled)]
+    for _ in range(3):
+        flow = pass_and_commit(plain, caches[0])
+        torch.testing.assert_close(pass_and_commit(compiled, caches[1]), flow)
+
+
+@torch.inference_mode()
+def test_a_chunk_reads_no_number_from_the_device():
+    """On the meta device there are none: whatever would wait for one raises."""
+    with torch.device("meta"):
+        network = WorldTransformer(CONFIG).eval()
+        cache = KVCache(
+            layers=CONFIG.num_layers,
+            frames=5,
+            tokens_per_frame=GRID[1] * GRID[2],
+            heads=CONFIG.num_heads,
+            head_dim=CONFIG.head_dim,
+            dtype=torch.float32,
+            device=torch.device("meta"),
+            rolling=True,
+        )
+        caches = network.open(torch.empty(5, CONFIG.text_dim), cache, GRID)
+        for _ in range(3):
+            network.begin_chunk(caches)
+            network.read_control(caches, torch.empty(CONFIG.control_width // 4, *LATENT))
+            sample = torch.empty(CONFIG.in_dim, *LATENT)
+            flow = network(sample, network.modulation(999), caches)
+            network.commit(sample, network.modulation(0), caches)
+    assert flow.shape == (16, *LATENT)
+    with pytest.raises(RuntimeError, match="meta"):
+        flow.sum().item()
 
 
 def test_patches_keep_the_order_of_the_checkpoint():
