@@ -134,6 +134,8 @@ class SessionOptions:
             known = ", ".join(field.name for field in fields(cls))
             raise BadRequest(f"unknown option {unknown[0]!r}; known options: {known}")
         values = {name: _convert(name, value, kinds[name]) for name, value in given.items()}
+        if "kv_window_frames" in values:  # a default's sink frames belong to a default's window
+            values.setdefault("kv_sink_frames", 0)
         options = replace(defaults or cls(), **values)
         options._check()
         return options

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import get_type_hints
 
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.presets import PRESETS, find_preset
 from lingbot_triton.protocol import WORKER_SLOTS
 
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-checkpoint"
@@ -16,6 +18,17 @@ PREFIX = "LINGBOT_"
 OTHER_THREADS = 14
 """Threads of Triton for whatever is not a call to condition, denoise or decode: 2 for prompts, 4
 for pings, 2 for the end of sequences, 6 for answers."""
+
+
+_DTYPES = ("float32", "bfloat16", "float16")
+CHOICES = {
+    "dtype": _DTYPES,
+    "vae_dtype": _DTYPES,
+    "attention": ("auto", "sdpa", "sage"),
+    "preset": tuple(PRESETS),
+}
+"""Settings that are one of a few words."""
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class SettingsError(ValueError):
@@ -27,11 +40,20 @@ class Settings:
     """Each field is the variable LINGBOT_<FIELD>, or the parameter <field> of a model config."""
 
     checkpoint: str = str(EMBEDDED_CHECKPOINT)
+    companions: str = ""
+    """Folder of the VAE, text encoder and tokenizer, where the checkpoint is the DiT alone."""
     device: str = "auto"
     """Where an instance computes: cpu, cuda:0 and so on; auto is the first GPU, else the CPU."""
     dtype: str = "float32"
     """Weights and activations of the transformer: float32, bfloat16 or float16."""
     vae_dtype: str = "float32"
+    attention: str = "sdpa"
+    """sdpa is torch's; sage is the package sageattention, faster and not the same numbers; auto is
+    sage where that can run."""
+    compile: bool = False
+    """Whether what lies between matrix products is compiled, before the model reports ready."""
+    preset: str = "fast"
+    """Denoising steps and the defaults of shift and window; see `presets`."""
     threads: int = 0
     """Compute threads of each worker process; 0 leaves torch's default."""
     max_area: int = 0
@@ -74,6 +96,11 @@ class Settings:
         return min(self.max_sessions + 2, affordable)
 
     @property
+    def session_defaults(self) -> SessionOptions:
+        """A session's options where its client leaves them out."""
+        return find_preset(self.preset).options(self.default_area)
+
+    @property
     def default_area(self) -> int:
         if self.max_area:
             return self.max_area
@@ -113,10 +140,10 @@ class Settings:
         for name, least in (("control_window", 1), ("triton_threads", OTHER_THREADS + 3)):
             if getattr(self, name) < least:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("dtype", "vae_dtype"):
-            if getattr(self, name) not in ("float32", "bfloat16", "float16"):
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
                 raise SettingsError(
-                    f"{name} is {getattr(self, name)!r}; it must be float32, bfloat16 or float16"
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
                 )
         for name in ("stage_timeout_seconds", "session_idle_seconds"):
             if not 0 < getattr(self, name) < 3600:
@@ -133,6 +160,10 @@ def threads_for(sessions: int) -> int:
 
 
 def _parse(name: str, text: str, kind: type) -> str | int | float:
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise SettingsError(f"{name} is {text!r}; it must be true or false")
+        return _BOOLEANS[text.lower()]
     try:
         value: str | int | float = kind(text)
     except ValueError:

@@ -21,9 +21,16 @@ class Compute:
     """The settings of a stage, as torch wants them."""
 
     root: Path
+    companions: Path
+    """Where VAE, text encoder and tokenizer are; the root unless told otherwise."""
     device: torch.device
     dtype: torch.dtype
     vae_dtype: torch.dtype
+
+    @property
+    def text_dtype(self) -> torch.dtype:
+        """umT5 overflows in float16, and was trained in bfloat16."""
+        return torch.bfloat16 if self.dtype == torch.float16 else self.dtype
 
     @classmethod
     def prepare(cls, settings: Settings) -> Compute:
@@ -35,9 +42,13 @@ class Compute:
         threads = settings.threads or (1 if settings.embedded else 0)
         if threads > 0:
             torch.set_num_threads(threads)
+        device = find_device(settings.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # events and kernels of packages go to the current one
         return cls(
             Path(settings.checkpoint),
-            find_device(settings.device),
+            Path(settings.companions or settings.checkpoint),
+            device,
             _DTYPES[settings.dtype],
             _DTYPES[settings.vae_dtype],
         )
@@ -48,6 +59,17 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda:0" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is called: a GPU's product name, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:

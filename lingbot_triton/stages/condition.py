@@ -49,7 +49,7 @@ class ConditionStage:
     def load(cls, settings: Settings) -> ConditionStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
-        encoder = Encoder.load(compute.root, compute.device, compute.vae_dtype)
+        encoder = Encoder.load(compute.companions, compute.device, compute.vae_dtype)
         return cls(encoder, compute.device, settings.condition_cache_bytes)
 
     @torch.inference_mode()

@@ -22,7 +22,7 @@ class DecodeStage:
     def load(cls, settings: Settings) -> DecodeStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
-        decoder = Decoder.load(compute.root, compute.device, compute.vae_dtype)
+        decoder = Decoder.load(compute.companions, compute.device, compute.vae_dtype)
         return cls(decoder, compute.device)
 
     @torch.inference_mode()

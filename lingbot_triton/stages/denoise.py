@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
+from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.stages.compute import Compute, Stopwatch, to_device
+from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
 from lingbot_triton.world.camera import (
     Camera,
     Poses,
@@ -25,6 +26,7 @@ from lingbot_triton.world.dit import Modulation, WorldTransformer
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 from lingbot_triton.world.loading import load_transformer
+from lingbot_triton.world.memory import session_bytes
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
 
 
@@ -36,7 +38,7 @@ class DenoiseState:
     geometry: Geometry
     schedule: Schedule
     modulations: dict[int, Modulation]
-    """By timestep: the four of the schedule and the commit's."""
+    """By timestep: those of the schedule and the commit's."""
     caches: SessionCaches
     camera: Camera
     directions: torch.Tensor
@@ -52,26 +54,49 @@ class DenoiseState:
 class DenoiseStage:
     """The causal transformer; implements `stages.SessionStage`."""
 
-    def __init__(self, network: WorldTransformer, device: torch.device) -> None:
+    def __init__(
+        self, network: WorldTransformer, device: torch.device, preset: Preset = FAST
+    ) -> None:
         self.network = network
         self.device = device
+        self.preset = preset
 
     @classmethod
     def load(cls, settings: Settings) -> DenoiseStage:
-        """Raises world.errors.CheckpointError where the checkpoint does not fit."""
+        """Raises CheckpointError where the checkpoint does not fit, AttentionError where the
+        attention that is asked for cannot run.
+        """
         compute = Compute.prepare(settings)
-        return cls(load_transformer(compute.root, compute.device, compute.dtype), compute.device)
+        network = load_transformer(
+            compute.root,
+            compute.device,
+            compute.dtype,
+            attention=settings.attention,
+            compiled=settings.compile,
+        )
+        return cls(network, compute.device, find_preset(settings.preset))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What computes here, for the READY answer of each session."""
+        kernels = self.network.kernels
+        return {
+            "preset": self.preset.name,
+            "steps": len(self.preset.step_indices),
+            "lossy": self.preset.lossy,
+            "control_type": self.network.config.control_type,
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "attention": kernels.attention.name,
+            "compiled": kernels.compiled,
+            "device": device_name(self.device),
+        }
 
     def kv_bytes(self, options: SessionOptions, geometry: Geometry) -> int:
-        """Bytes of the caches that `open` allocates for such a session.
+        """Bytes that `open` allocates for such a session, and that it keeps until it is closed.
 
-        Keys and values of its frames and its prompt, and the camera's scale and shift of a chunk.
+        From a chunk's control to its commit it holds `world.memory.chunk_bytes` more.
         """
-        config = self.network.config
-        chunk_tokens = CHUNK_LATENT_FRAMES * geometry.tokens_per_frame
-        tokens = options.cache_latent_frames * geometry.tokens_per_frame
-        rows = 2 * (tokens + config.text_len + chunk_tokens)
-        return rows * config.num_layers * config.dim * self.network.dtype.itemsize
+        return session_bytes(self.network.config, options, geometry, self.network.dtype.itemsize)
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> DenoiseState:
@@ -91,7 +116,7 @@ class DenoiseStage:
             )
         height, width = geometry.latent
         grid = (CHUNK_LATENT_FRAMES, height // PATCH, width // PATCH)
-        schedule = Schedule.shifted(options.shift)
+        schedule = Schedule.shifted(options.shift, self.preset.step_indices)
         state = DenoiseState(
             options=options,
             geometry=geometry,
@@ -103,7 +128,7 @@ class DenoiseStage:
             caches=self.network.open(context, self._allocate(options, geometry), grid),
             camera=Camera(),
             directions=rays(pixel_intrinsics(options, geometry), geometry, self.device),
-            stream=Noise(options.seed),
+            stream=Noise(options.seed, len(schedule.timesteps)),
             sample=torch.zeros(
                 config.in_dim, CHUNK_LATENT_FRAMES, height, width, device=self.device
             ),
@@ -116,7 +141,8 @@ class DenoiseStage:
         """Denoise chunk `chunk_index` under `poses` [3, 4, 4], or else under the held `keys`.
 
         Needs `condition`, float32 [20, 3, h, w]. Returns `latent`, float32 [16, 3, h, w],
-        `step_ms`, float32 [4], and, asked to `record`, the network's `flows` [4, 16, 3, h, w].
+        `step_ms`, float32 [steps], and, asked to `record`, the network's `flows`
+        [steps, 16, 3, h, w].
         Raises BadRequest, before anything has changed, for a control that cannot be followed, and
         RuntimeError for a chunk out of turn.
         """
@@ -146,7 +172,10 @@ class DenoiseStage:
         return outputs
 
     def _denoise(self, state: DenoiseState, stopwatch: Stopwatch) -> list[torch.Tensor]:
-        """Take the four steps; leaves the clean latent in `state.sample`."""
+        """Take the schedule's steps; leaves the clean latent in `state.sample`.
+
+        Nothing here waits for the device, so its queue never runs empty.
+        """
         schedule, noisy = state.schedule, state.sample[: self.network.config.out_dim]
         noisy.copy_(state.noise[0])
         flows = []
@@ -174,6 +203,7 @@ class DenoiseStage:
         self._draw(state)
         state.chunk_index += 1
         state.uncommitted = False
+        finish(self.device)  # who waits for the commit, and times it, waits for what it does
 
     def close(self, state: DenoiseState) -> None:
         """Give back the caches at once, whoever still holds the state."""

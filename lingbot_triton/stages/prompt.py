@@ -22,7 +22,7 @@ class PromptStage:
     def load(cls, settings: Settings) -> PromptStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
-        return cls(TextEncoder.load(compute.root, compute.device, compute.dtype))
+        return cls(TextEncoder.load(compute.companions, compute.device, compute.text_dtype))
 
     @torch.inference_mode()
     def encode(self, prompt: str) -> np.ndarray[Any, Any]:

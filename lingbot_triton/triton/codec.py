@@ -100,8 +100,8 @@ def _start(arrays: Arrays, settings: Settings) -> Start | None:
         text = prompt.decode()
     except UnicodeDecodeError as error:
         raise BadRequest(f"the prompt is not UTF-8: {error.reason} at byte {error.start}") from None
-    defaults = SessionOptions(max_area=settings.default_area)
-    return Start(image, text, SessionOptions.parse(options or b"{}", defaults))
+    chosen = SessionOptions.parse(options or b"{}", settings.session_defaults)
+    return Start(image, text, chosen)
 
 
 def _control(arrays: Arrays, now: float) -> Control | None:

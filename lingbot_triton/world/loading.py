@@ -7,21 +7,39 @@ from pathlib import Path
 import torch
 
 from lingbot_triton.world import checkpoint
+from lingbot_triton.world.attention import choose
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
 from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.kernels import Kernels
 
 
-def load_transformer(root: Path, device: torch.device, dtype: torch.dtype) -> WorldTransformer:
+def read_config(folder: Path) -> TransformerConfig:
+    """The transformer's shape, from config.json and the headers of its weights."""
+    shapes = checkpoint.shapes(checkpoint.weight_files(folder))
+    given = checkpoint.read_json(folder / "config.json")
+    return TransformerConfig.read(given, shapes, str(folder))
+
+
+def load_transformer(
+    root: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    attention: str = "sdpa",
+    compiled: bool = False,
+) -> WorldTransformer:
     """Built on the meta device, then filled shard by shard in the dtypes it computes in.
 
-    Raises CheckpointError where config and weights disagree, or names or shapes do not fit.
+    `attention` is one of `attention.CHOICES`. Raises CheckpointError where config and weights
+    disagree, or names or shapes do not fit, and AttentionError.
     """
     folder = checkpoint.find_transformer(root)
-    given = checkpoint.read_json(folder / "config.json")
-    files = checkpoint.weight_files(folder)
-    config = TransformerConfig.read(given, checkpoint.shapes(files), str(folder))
+    config = read_config(folder)
+    backend = choose(attention, device, dtype, config.head_dim)  # known before a long load
+    kernels = Kernels.compile(backend) if compiled else Kernels(backend)
     with torch.device("meta"):
-        network = WorldTransformer(config).eval()
+        network = WorldTransformer(config, kernels).eval()
+    files = checkpoint.weight_files(folder)
     weights = (weight for file in files for weight in checkpoint.read(file, device))
     checkpoint.load(network, weights, device, lambda name: dtype_of(name, dtype), str(folder))
     return network

@@ -1,4 +1,4 @@
-"""The four denoising steps of a chunk: flow matching with a shifted schedule of 1000 steps."""
+"""The denoising steps of a chunk: flow matching with a shifted schedule of 1000 steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-STEP_INDICES = (0, 179, 358, 679)
-"""The steps of the 1000-step schedule that the distilled network takes."""
+from lingbot_triton.presets import FAST
+
+STEP_INDICES = FAST.step_indices
+"""The steps of the 1000-step schedule that the distilled network was made for."""
 
 COMMIT_TIMESTEP = 0
 """The timestep at which a clean latent's keys and values are written."""
@@ -20,7 +22,7 @@ _RENOISE_SALT = 0x51A7E5EED
 
 @dataclass(frozen=True)
 class Schedule:
-    """The four steps; noise levels go from 1 to 0.
+    """The steps, four as released; noise levels go from 1 to 0.
 
     The scheduler finds a step again by its whole-numbered timestep, which neighbours of the
     1000 steps share: to leave noise it takes the first step of that timestep, to add noise the
@@ -37,22 +39,22 @@ class Schedule:
     """The levels to which noise is added before each step."""
 
     @classmethod
-    def shifted(cls, shift: float) -> Schedule:
+    def shifted(cls, shift: float, indices: tuple[int, ...] = STEP_INDICES) -> Schedule:
         """Source: the flow-matching UniPC scheduler at 1000 steps, whose sigmas are float32."""
         highest = float(np.float32(1 - 1 / _TRAINING_STEPS))
         even = np.linspace(highest, 0, _TRAINING_STEPS + 1)[:-1]
         levels = shift * even / (1 + (shift - 1) * even)
         timesteps = (levels * _TRAINING_STEPS).astype(np.int64)
-        chosen = timesteps[list(STEP_INDICES)]
+        chosen = timesteps[list(indices)]
         first = np.searchsorted(-timesteps, -chosen, side="left")
         last = np.searchsorted(-timesteps, -chosen, side="right") - 1
 
-        def rounded(indices: NDArray[np.int64]) -> tuple[float, ...]:
-            return tuple(float(level) for level in levels[indices].astype(np.float32))
+        def rounded(places: NDArray[np.int64]) -> tuple[float, ...]:
+            return tuple(float(level) for level in levels[places].astype(np.float32))
 
         return cls(
             tuple(int(timestep) for timestep in chosen),
-            rounded(np.array(STEP_INDICES)),
+            rounded(np.array(indices)),
             rounded(first),
             rounded(np.minimum(first + 1, last)),
         )
@@ -71,11 +73,12 @@ def renoise(x0: torch.Tensor, noise: torch.Tensor, sigma: float) -> torch.Tensor
 class Noise:
     """The two random streams of a session, drawn on the CPU so that every device agrees."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, steps: int = len(STEP_INDICES)) -> None:
+        self._steps = steps
         self._start = torch.Generator().manual_seed(seed)
         self._between = torch.Generator().manual_seed((seed ^ _RENOISE_SALT) & 0x7FFFFFFFFFFFFFFF)
 
     def draw(self, shape: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
         """The noise of one chunk, float32 `shape` each: where it starts, then between its steps."""
-        streams = [self._start, *[self._between] * (len(STEP_INDICES) - 1)]
+        streams = [self._start, *[self._between] * (self._steps - 1)]
         return [torch.randn(shape, generator=stream).to(device) for stream in streams]

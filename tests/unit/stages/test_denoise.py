@@ -138,7 +138,7 @@ def test_a_context_of_another_width_is_refused(denoise_stage):
 def test_kv_bytes_is_what_opening_allocates(denoise_stage, open_denoise, options):
     caches = open_denoise(**options).caches
     tensors = [*caches.frames.keys, *caches.frames.values]
-    tensors += [tensor for pair in (*caches.prompt, *caches.camera) for tensor in pair]
+    tensors += [tensor for pair in caches.prompt for tensor in pair]
     allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
     wanted = SessionOptions(**{"chunk_count": 3, **options})
     assert denoise_stage.kv_bytes(wanted, Geometry(16, 32)) == allocated
