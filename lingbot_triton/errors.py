@@ -63,9 +63,11 @@ class StageFailed(WorldError):
 class StageDead(StageFailed):
     """A worker process of `stage` is gone, and with it the session's state there."""
 
-    def __init__(self, stage: str, sentence: str) -> None:
+    def __init__(self, stage: str, sentence: str, instance: str = "") -> None:
         super().__init__(sentence)
         self.stage = stage
+        self.instance = instance
+        """Triton's name of the process, such as denoise_0_1, where it is known."""
         self.others_live = False
         """Whether the stage is known to have another process that lives."""
 

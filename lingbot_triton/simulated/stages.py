@@ -18,6 +18,10 @@ from lingbot_triton.simulated.marks import Mark, fingerprint, write_mark
 from lingbot_triton.simulated.profiles import CostProfile, find_profile
 from lingbot_triton.stages import Arrays, Parameters
 
+STALLING_SEED = 2**62
+"""A session with a seed of this + n keeps its denoiser busy for n seconds more every chunk."""
+
+MOST_STALL_SECONDS = 60
 SimulatedStage = TypeVar("SimulatedStage", bound="_Simulated")
 
 
@@ -27,6 +31,7 @@ class SimulatedState:
 
     geometry: Geometry
     fingerprint: int
+    stall_seconds: int = 0
     chunk_index: int = 0
     latent_frames: int = 0
     frames: int = 0
@@ -44,7 +49,8 @@ class _Simulated:
     def open(self, arrays: Arrays, parameters: Parameters) -> SimulatedState:
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         options = SessionOptions.parse(str(parameters["options"]))
-        return SimulatedState(geometry, fingerprint(options.seed))
+        stall = max(0, options.seed - STALLING_SEED)
+        return SimulatedState(geometry, fingerprint(options.seed), min(stall, MOST_STALL_SECONDS))
 
     def commit(self, state: SimulatedState) -> None:
         raise RuntimeError(f"{type(self).__name__} has nothing to commit")
@@ -74,11 +80,16 @@ class SimulatedCondition(_Simulated):
 class SimulatedDenoise(_Simulated):
     """Latents that carry the session's fingerprint and the chunk's index."""
 
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"steps": len(self.profile.denoise_steps)}
+
     def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
         _check("denoise", state.chunk_index, int(parameters["chunk_index"]))
         _check_payload("condition", arrays["condition"], state)
         if not state.committed:
             raise RuntimeError("a chunk is denoised before the last one was committed")
+        _spend(1000 * state.stall_seconds)
         for cost in self.profile.denoise_steps:
             _spend(cost)
         latent = _payload(16, state, CHUNK_LATENT_FRAMES)

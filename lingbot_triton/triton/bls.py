@@ -7,11 +7,14 @@ gives an instance 32 threads for calls and responses together, and one call too 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
+import signal
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +28,7 @@ from lingbot_triton.protocol import ModelSpec
 from lingbot_triton.session import Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
-from lingbot_triton.triton.system import command_line
+from lingbot_triton.triton.system import children, command_line, model_of
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 
 PROMPT_CALLS = 2
@@ -68,7 +71,11 @@ class TritonStages:
         await self._open(protocol.CONDITION_MODEL, session, inputs)
 
     async def open_denoise(self, session: Session, context: Any) -> None:
-        await self._open(protocol.DENOISE_MODEL, session, {protocol.CONTEXT.name: context})
+        inputs = {protocol.CONTEXT.name: context}
+        (about,) = await self._open(
+            protocol.DENOISE_MODEL, session, inputs, (protocol.ABOUT.name,)
+        )
+        session.about = json.loads(about.as_numpy()[0])
 
     async def open_decode(self, session: Session) -> None:
         await self._open(protocol.DECODE_MODEL, session, {})
@@ -138,7 +145,9 @@ class TritonStages:
         await loop.run_in_executor(self._reloads, self._reload, stage)
 
     def _reload(self, stage: str) -> None:
-        prefix = own_region_prefix()
+        prefix, server = own_region_prefix(), os.getppid()
+        # Unloading a model that has a stopped process takes the whole server down.
+        _kill(pid for pid in children(server) if model_of(pid) == stage)
         try:
             pb_utils.unload_model(stage)
             deadline = time.monotonic() + RELOAD_SECONDS
@@ -147,10 +156,16 @@ class TritonStages:
             pb_utils.load_model(stage)
         except Exception as error:
             raise StageFailed(str(error)) from None
-        if prefix is not None and (removed := remove_orphans(prefix, os.getppid())):
+        if prefix is not None and (removed := remove_orphans(prefix, server)):
             log.info("removed shared memory of dead processes: %s", ", ".join(removed))
 
-    async def _open(self, spec: ModelSpec, session: Session, inputs: dict[str, Any]) -> None:
+    async def _open(
+        self,
+        spec: ModelSpec,
+        session: Session,
+        inputs: dict[str, Any],
+        outputs: Sequence[str] = (),
+    ) -> list[Any]:
         assert session.geometry is not None
         parameters: dict[str, str | int] = {
             "op": "open",
@@ -158,16 +173,17 @@ class TritonStages:
             "width": session.geometry.width,
             "options": session.options.to_json(),
         }
-        for attempt in range(1, OPENING_ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            address = _address(session, spec)
             try:
-                await self._call(spec, _address(session, spec), inputs, parameters, FLAG_START, ())
+                return await self._call(spec, address, inputs, parameters, FLAG_START, outputs)
             except StageDead as error:
+                attempt += 1
                 if attempt == OPENING_ATTEMPTS or not error.others_live:
                     raise
                 # Triton keeps the slot at the dead worker, so the next one is another's.
                 session.addresses[spec.name] = f"{session.epoch}-{attempt}"
-            else:
-                return
 
     async def _step(
         self,
@@ -224,7 +240,13 @@ class TritonStages:
         )
         response = request.exec()
         if response.has_error():
-            raise from_triton_error(spec.name, response.error().message())
+            error = from_triton_error(spec.name, response.error().message())
+            if isinstance(error, StageDead):
+                # Triton gives a process up that is stopped, or too slow to say that it is well.
+                # Were it to go on, its late answers would be taken for those to later requests.
+                instance = error.instance
+                _kill(pid for pid in children(os.getppid()) if instance in command_line(pid))
+            raise error
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]
 
@@ -232,6 +254,12 @@ class TritonStages:
 def controls_models(command: Sequence[str]) -> bool:
     """Whether a server started by `command` lets its models load and unload one another."""
     return "--model-control-mode explicit" in " ".join(command).replace("=", " ")
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _address(session: Session, spec: ModelSpec) -> str:

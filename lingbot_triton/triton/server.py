@@ -24,9 +24,9 @@ from lingbot_triton.triton.explain import explain, last_words
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.system import (
-    command_line,
     dying_with,
     free_ports,
+    model_of,
     session_members,
     wait_until_gone,
 )
@@ -233,12 +233,7 @@ class ServerProcess:
 
     def model_processes(self) -> dict[str, int]:
         """Model names with the id of a living process of each."""
-        models = {}
-        for pid in self.processes():
-            for argument in command_line(pid):
-                if argument.endswith("/1/model.py"):
-                    models[Path(argument).parts[-3]] = pid
-        return models
+        return {name: pid for pid in self.processes() if (name := model_of(pid)) is not None}
 
     def _drain(self, timeout: float) -> None:
         if ORCHESTRATOR.name in self.model_processes():

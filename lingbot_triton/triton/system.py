@@ -37,18 +37,28 @@ def free_ports(host: str) -> Iterator[int]:
 
 def session_members(session: int) -> list[int]:
     """Ids of the living processes of a session (`setsid`), zombies left out."""
-    members = []
+    return [pid for pid, _, owner in _living() if owner == session]
+
+
+def children(parent: int) -> list[int]:
+    """Ids of a process's living children, zombies left out."""
+    return [pid for pid, mother, _ in _living() if mother == parent]
+
+
+def _living() -> list[tuple[int, int, int]]:
+    """Id, parent and session of every living process."""
+    living = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
         try:
             # pid (name) state parent group session …; the name may hold anything
-            state, _, _, owner = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
         except (OSError, ValueError):
             continue  # it ended meanwhile
-        if int(owner) == session and state not in "ZX":
-            members.append(int(folder.name))
-    return sorted(members)
+        if status[0] not in "ZX":
+            living.append((int(folder.name), int(status[1]), int(status[3])))
+    return sorted(living)
 
 
 def command_line(pid: int) -> list[str]:
@@ -57,6 +67,14 @@ def command_line(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
     except OSError:
         return []
+
+
+def model_of(pid: int) -> str | None:
+    """Name of the Triton model that a process of the Python backend runs; None for any other."""
+    for argument in command_line(pid):
+        if argument.endswith("/model.py"):
+            return Path(argument).parts[-3]
+    return None
 
 
 def wait_until_gone(session: int, seconds: float) -> None:

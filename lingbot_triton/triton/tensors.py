@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any
 
@@ -39,8 +40,8 @@ def to_triton_error(error: WorldError) -> Any:
 
 def from_triton_error(model: str, message: str) -> WorldError:
     """The error another model answered with; whatever is not one of ours is a stage failure."""
-    if "Stub process" in message and "not healthy" in message:
-        return StageDead(model, f"the {model} worker has died")
+    if unhealthy := re.search(r"Stub process '(\S+)' is not healthy", message):
+        return StageDead(model, f"the {model} worker has died", unhealthy[1])
     if "Server not ready" in message:
         return ShuttingDown("the server is shutting down")
     code, separator, sentence = message.partition(": ")

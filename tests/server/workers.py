@@ -35,14 +35,15 @@ def kill(server: ServerProcess, stage: str, number: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def stopped(server: ServerProcess, stage: str, number: int = 0) -> Iterator[None]:
-    """The worker does nothing inside the block, and goes on after it."""
+def stopped(server: ServerProcess, stage: str, number: int = 0) -> Iterator[int]:
+    """The worker, whose process id is given, does nothing inside the block, and goes on after."""
     pid = worker(server, f"{stage}_0_{number}")
     os.kill(pid, signal.SIGSTOP)
     try:
-        yield
+        yield pid
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def states(server: ServerProcess, stage: str) -> dict[str, float]:
