@@ -1,4 +1,4 @@
-"""The command line: `lingbot-world play`, `lingbot-world bench` and `lingbot-world info`."""
+"""The command line: `lingbot-world play`, `bench`, `info` and `doctor`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lingbot_client import bench as benchmark
 from lingbot_client import controls
 from lingbot_client.client import DEFAULT_URL, WorldClient
+from lingbot_client.doctor import Level, examine
 from lingbot_client.errors import WorldError
 from lingbot_client.frames import Chunk
 from lingbot_client.pace import Pace
@@ -154,6 +156,28 @@ def info(url: str, tls: bool, root_certificates: Path | None) -> None:
             Console().print(*server_tables(await client.server_info()), sep="\n")
 
     run(ask())
+
+
+@main.command()
+@server_options
+@click.option("--patience", default=120.0, show_default=True, help="Seconds an answer may take.")
+def doctor(url: str, tls: bool, root_certificates: Path | None, patience: float) -> None:
+    """Look a server over, play two chunks, and say in words what is wrong; exit code 1 then."""
+    encrypted = tls or root_certificates is not None
+    console = Console(highlight=False)
+
+    async def look() -> bool:
+        well = True
+        async with make_client(url, tls, root_certificates) as client:
+            async for finding in examine(client, url, tls=encrypted, patience=patience):
+                sign = {Level.GOOD: "[green]✓", Level.NOTE: "[yellow]!", Level.WRONG: "[red]✗"}
+                line = f"{sign[finding.level]} {finding.what}[/]: {escape(finding.text)}"
+                console.print(line, soft_wrap=True)
+                well = well and finding.level is not Level.WRONG
+        return well
+
+    if not run(look()):
+        sys.exit(1)
 
 
 def make_client(url: str, tls: bool, root_certificates: Path | None) -> WorldClient:
