@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,18 +141,13 @@ def finish(
         sys.exit(1)
 
 
-def at_full_scale(bars: Sequence[Bar], scale: float) -> list[Bar]:
-    """The same bars; away from scale 1, where they are not stated, their notes say so."""
-    if math.isclose(scale, 1.0):
-        return list(bars)
+def noted(bars: Sequence[Bar], *, stated: bool) -> list[Bar]:
+    """The same bars; where they are not stated for what was measured, their notes say so.
+
+    That nothing fails, a bar of 0, is stated for everything.
+    """
+    note = "" if stated else "; stated for the profile at scale 1 only"
     return [
-        Bar(
-            b.text,
-            b.value,
-            b.bar,
-            b.at_least,
-            b.unit,
-            f"{b.note}; the bar is for scale 1".strip("; "),
-        )
-        for b in bars
+        replace(bar, note=f"{bar.note}{note}".removeprefix("; ")) if bar.bar else bar
+        for bar in bars
     ]

@@ -21,7 +21,7 @@ THINK_WHERE_COMPUTED = 0.5
 @click.command("latency")
 @commands.profile_options
 @click.option("--checkpoint", help='Compute instead of simulating: a folder, or "tiny".')
-@click.option("--chunks", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--chunks", type=click.IntRange(1), help="In each session [20, or 6 if computed].")
 @click.option(
     "--warm-up",
     type=click.IntRange(1),
@@ -32,9 +32,7 @@ THINK_WHERE_COMPUTED = 0.5
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Sessions per variant, the variants taking turns.",
+    help="Sessions per variant, the variants taking turns [1, or 3 if computed].",
 )
 @click.option("--think", type=click.FloatRange(0), help="Seconds of thinking [a condition's cost].")
 @click.option(
@@ -48,15 +46,18 @@ THINK_WHERE_COMPUTED = 0.5
 @click.option("--trace", type=commands.FILE, help="Trace for Perfetto to write.")
 @commands.report_options
 def command(
-    profile: str, scale: float, checkpoint: str | None, chunks: int, warm_up: int, rounds: int,
-    think: float | None, size: FrameSize | None, url: str | None, plot: Path | None,
-    trace: Path | None, json_path: Path | None, enforce: bool,
+    profile: str, scale: float, checkpoint: str | None, chunks: int | None, warm_up: int,
+    rounds: int | None, think: float | None, size: FrameSize | None, url: str | None,
+    plot: Path | None, trace: Path | None, json_path: Path | None, enforce: bool,
 ) -> None:  # fmt: skip
     """Everything in line, prefetch only and all of it, side by side in one run."""
     costs = None if checkpoint else find_profile(profile, scale)
     if think is None:
         think = costs.condition / 1000 if costs else THINK_WHERE_COMPUTED
     size = size or (commands.TINY_SIZE if checkpoint else commands.SIMULATED_SIZE)
+    # Weights make conditions that are constant from chunk 10 on, and need no encoding any more.
+    chunks = chunks or (6 if checkpoint else 20)
+    rounds = rounds or (3 if checkpoint else 1)
     plan = latency.Plan(size, chunks, warm_up, rounds, think)
     environment = computing(checkpoint) if checkpoint else simulated(profile, scale)
     total = rounds * len(SCENARIOS) * len(VARIANTS) * (chunks + warm_up)
@@ -76,7 +77,7 @@ def command(
         "latency",
         _about(results, checkpoint, scale, url),
         list(latency_report.tables(results)),
-        found if checkpoint else commands.at_full_scale(found, scale),
+        commands.noted(found, stated=scale == 1.0 and not checkpoint),
         latency_report.to_json(results),
         errors=errors([one for sessions in results.sessions.values() for one in sessions]),
         json_path=json_path,
@@ -108,8 +109,10 @@ def _about(
         "frames": f"{plan.size.width}x{plan.size.height}",
         "measured": f"{plan.chunks} chunks a session, {plan.rounds} session(s) a variant, after "
         f"{plan.warm_up} warm-up chunks",
+        "scenarios": f"thinking: {plan.think:g} s between the last frames and the next control",
         "clocks": "server: since_acceptance, which ends when frames are decoded, before they are "
         "sent; client: from sending the control to the arrival of frames",
-        "limit": "what the best variant can reach, if nothing cost more than the stages do",
+        "limit": "what the best variant can reach, if nothing took time but the stages"
+        + (", whose costs are medians of calls in this run, in line" if checkpoint else ""),
         "left_out": "network between machines, encoding to video, GPUs",
     }

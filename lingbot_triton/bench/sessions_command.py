@@ -77,7 +77,7 @@ def command(
             "left_out": "GPUs: instances here sleep side by side, on a GPU they would share it",
         },
         [table(found)],
-        commands.at_full_scale(sessions.bars(found), scale),
+        commands.noted(sessions.bars(found), stated=scale == 1.0),
         {"cases": [to_json(one) for one in found]},
         errors=errors([played for one in found for played in one.played]),
         json_path=json_path,

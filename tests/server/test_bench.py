@@ -80,8 +80,8 @@ def test_latency_measures_a_running_server(shared_server: StartServer, tmp_path:
 
 def test_latency_computes_with_the_tiny_checkpoint(tmp_path: Path) -> None:
     report, printed = bench(
-        *("latency", "--checkpoint", "tiny", "--chunks", 1, "--warm-up", 1, "--think", 0.1),
-        *("--size", "32x16"),
+        *("latency", "--checkpoint", "tiny", "--chunks", 1, "--warm-up", 1),
+        *("--rounds", 1, "--think", 0.1, "--size", "32x16"),
         report=tmp_path / "r.json",
     )
     assert report["errors"] == []
