@@ -62,7 +62,9 @@ def _draw_panel(axis: Axes, panel: Panel, drawn: dict[str, list[list[Span]]], wi
     for chunk, at in acceptances(panel.spans).items():
         if panel.since <= at < panel.end:
             axis.axvline(at - panel.since, color=_colour(chunk), linestyle="--", linewidth=1)
-            axis.text(at - panel.since, -0.6, f" control {chunk}", fontsize=8, va="bottom")
+            axis.text(
+                at - panel.since, -0.6, f" control {chunk}", fontsize=8, va="bottom", clip_on=True
+            )
     axis.set_yticks(ticks, labels)
     axis.set_ylim(y - 0.4, -1.4)
     axis.set_title(panel.title, loc="left", fontsize=10)

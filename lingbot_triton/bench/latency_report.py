@@ -24,6 +24,7 @@ from lingbot_triton.bench.limits import (
     Scenario,
     Variant,
 )
+from lingbot_triton.simulated.profiles import PROFILES
 
 DISTRIBUTIONS = (
     ("acceptance → first frames, ms", "server", "first_frames_server", "first_frames"),
@@ -162,10 +163,15 @@ def plot(path: Path, results: Results) -> None:
     for variant in (INLINE, ALL):
         played = results.sessions[CLOSED.name, variant.name][0]
         mean = results.figures(CLOSED, variant).period.mean
-        title = f"{variant.text}: a chunk every {mean:.0f} ms"
+        title = f"{variant.text}: a chunk every {mean:.0f} ms{_stages(results)}"
         panels.append(panel(read_spans(played.summary), title, results.plan.warm_up))
     width = max(one.end - one.since for one in panels)
     draw(path, [replace(one, until=one.since + width) for one in panels])
+
+
+def _stages(results: Results) -> str:
+    name = results.profile.name if results.profile else ""
+    return f" (simulated stages, profile {name})" if name in PROFILES else ""
 
 
 def panel(spans: Sequence[Span], title: str, first: int) -> Panel:
