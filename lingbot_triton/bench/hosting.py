@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,12 @@ from lingbot_triton.triton.server import ServerConfig, ServerProcess
 TINY = "tiny"
 """Name of the checkpoint that comes with the package."""
 
+ERROR = re.compile(r"E\d{4} ")
+"""How lines of Triton's log begin that are errors."""
+
+COMPLAINTS, COMPLAINT = 4, 1000
+"""How many of them a report shows, and how much of each."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -21,6 +28,13 @@ class Target:
 
     grpc: str
     metrics: str = ""
+    output: Callable[[], str] = lambda: ""
+    """The last lines that the server wrote, where it is ours."""
+
+    def explain(self, errors: list[str]) -> list[str]:
+        """`errors`, and after them what the server itself complained about last."""
+        lines = [line[:COMPLAINT] for line in self.output().splitlines() if ERROR.match(line)]
+        return [*errors, *(f"server: {line}" for line in lines[-COMPLAINTS:])] if errors else []
 
 
 def simulated(profile: str, scale: float, **settings: object) -> dict[str, str]:
@@ -56,5 +70,5 @@ def serving(
         yield Target(url)
         return
     with ServerProcess(ServerConfig(repository=repository, environment=environment)) as server:
-        yield Target(server.grpc, server.metrics)
+        yield Target(server.grpc, server.metrics, server.output)
         server.check_running()

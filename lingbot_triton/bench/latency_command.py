@@ -67,6 +67,8 @@ def command(
         serving(url, environment) as target,
     ):
         results = commands.run(_measure(target, plan, lambda name, sample: advance(name)))
+        played = [one for sessions in results.sessions.values() for one in sessions]
+        wrong = target.explain(errors(played))
     results.profile = costs or latency.measured_profile(results)
     found = latency.bars(results)
     if plot is not None:
@@ -79,7 +81,7 @@ def command(
         list(latency_report.tables(results)),
         commands.noted(found, stated=scale == 1.0 and not checkpoint),
         latency_report.to_json(results),
-        errors=errors([one for sessions in results.sessions.values() for one in sessions]),
+        errors=wrong,
         json_path=json_path,
         enforce=enforce,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from rich.table import Table
 from lingbot_triton.bench import commands, load
 from lingbot_triton.bench.bars import Bar
 from lingbot_triton.bench.drive import FrameSize
-from lingbot_triton.bench.hosting import Target, computing, device, serving, simulated
+from lingbot_triton.bench.hosting import computing, device, serving, simulated
 
 CHECKED_SIZE = FrameSize(32, 16)
 """Frames small enough for perf_analyzer to write all of them down as text."""
@@ -92,15 +93,15 @@ def command(
         tempfile.TemporaryDirectory(prefix="lingbot-load-") as folder,
         serving(url, environment) as target,
     ):
-        target = Target(target.grpc, target.metrics or metrics_url)
+        target = replace(target, metrics=target.metrics or metrics_url)
         load.write_data(Path(folder), size)
         for concurrency in levels:
             level = load.run_level(target, Path(folder), concurrency, requests, check_answers)
             advance(f"{concurrency} sequences")
             found.append(level)
+        faults = target.explain([fault for level in found for fault in level.faults()])
     if csv_path is not None:
         load.write_csv(csv_path, found)
-    faults = [fault for level in found for fault in level.faults()]
     stages = (
         f"nothing; the stages compute with the checkpoint {checkpoint!r} on {device()}"
         if checkpoint

@@ -159,6 +159,8 @@ def command(
         service = stack.enter_context(serving(None, simulated(PROFILE, 0)))
         work = run(echo.grpc, service.grpc, size, pace, warm_up, rounds, advance)
         results = commands.run(work)
+        played = [one for sessions in results.sessions.values() for one in sessions]
+        wrong = service.explain(errors(played))
     commands.finish(
         "overhead",
         {
@@ -173,7 +175,7 @@ def command(
         [table(results)],
         bars(results),
         {"cases": {name: {"figures": asdict(results.figures(name))} for name in results.sessions}},
-        errors=errors([one for sessions in results.sessions.values() for one in sessions]),
+        errors=wrong,
         json_path=json_path,
         enforce=enforce,
     )

@@ -56,14 +56,15 @@ def command(
     costs = find_profile(profile, scale)
     total = sum(case.sessions for case in sessions.CASES) * (chunks + warm_up)
     found: list[Results] = []
+    wrong: list[str] = []
     with commands.one_line_errors(), commands.progress(total) as advance:
         for case in sessions.CASES:
             with tempfile.TemporaryDirectory(prefix="lingbot-instances-") as folder:
                 repository = instances(Path(folder), case.instances)
                 with serving(None, simulated(profile, scale), repository) as target:
-                    found.append(
-                        commands.run(_measure(target, case, size, chunks, warm_up, costs, advance))
-                    )
+                    work = _measure(target, case, size, chunks, warm_up, costs, advance)
+                    found.append(commands.run(work))
+                    wrong += target.explain(errors(found[-1].played))
     commands.finish(
         "sessions",
         {
@@ -79,7 +80,7 @@ def command(
         [table(found)],
         commands.noted(sessions.bars(found), stated=scale == 1.0),
         {"cases": [to_json(one) for one in found]},
-        errors=errors([played for one in found for played in one.played]),
+        errors=wrong,
         json_path=json_path,
         enforce=enforce,
     )
