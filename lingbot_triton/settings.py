@@ -75,7 +75,9 @@ class Settings:
     condition_cache_bytes: int = 256 * 2**20
     """Conditions that sessions with the same picture share, per condition worker; 0 for none."""
     kv_budget_bytes: int = 0
-    """Key/value memory of all sessions together; 0 does not limit it."""
+    """What the sessions of one denoise process may take of its device's memory, keys and values
+    above all. 0 measures it at the start: nine tenths of what the weights leave of a GPU's memory,
+    or half of the main memory available."""
     simulated: str = ""
     """Name of a cost profile; the stages then only take time."""
     simulated_scale: float = 1.0

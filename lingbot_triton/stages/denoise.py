@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from lingbot_triton.errors import BadRequest
+from lingbot_triton.errors import BadRequest, SessionLimit
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages.budget import MemoryBudget, measure, ran_out
 from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
 from lingbot_triton.world.camera import (
     Camera,
@@ -26,7 +27,7 @@ from lingbot_triton.world.dit import Modulation, WorldTransformer
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 from lingbot_triton.world.loading import load_transformer
-from lingbot_triton.world.memory import session_bytes
+from lingbot_triton.world.memory import chunk_bytes, session_bytes
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
 
 
@@ -49,17 +50,25 @@ class DenoiseState:
     last_pose: Poses | None = None
     chunk_index: int = 0
     uncommitted: bool = False
+    reserved: int = 0
+    """Bytes of the memory budget that the session was promised."""
 
 
 class DenoiseStage:
     """The causal transformer; implements `stages.SessionStage`."""
 
     def __init__(
-        self, network: WorldTransformer, device: torch.device, preset: Preset = FAST
+        self,
+        network: WorldTransformer,
+        device: torch.device,
+        preset: Preset = FAST,
+        budget_bytes: int = 0,
     ) -> None:
+        """Sessions take at most `budget_bytes` together; 0 measures what the device has left."""
         self.network = network
         self.device = device
         self.preset = preset
+        self.budget = MemoryBudget(budget_bytes or measure(device))
 
     @classmethod
     def load(cls, settings: Settings) -> DenoiseStage:
@@ -74,7 +83,8 @@ class DenoiseStage:
             attention=settings.attention,
             compiled=settings.compile,
         )
-        return cls(network, compute.device, find_preset(settings.preset))
+        preset = find_preset(settings.preset)
+        return cls(network, compute.device, preset, settings.kv_budget_bytes)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -100,9 +110,31 @@ class DenoiseStage:
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> DenoiseState:
-        """From `context`, float32 [tokens, text_dim], and `options` (JSON), `height`, `width`."""
+        """From `context`, float32 [tokens, text_dim], and `options` (JSON), `height`, `width`.
+
+        Raises SessionLimit, and keeps nothing, where there is no memory for the session.
+        """
         options = SessionOptions.parse(str(parameters["options"]))
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
+        itemsize = self.network.dtype.itemsize
+        needed = self.kv_bytes(options, geometry)
+        needed += chunk_bytes(self.network.config, geometry, itemsize)
+        self.budget.take(needed)
+        try:
+            state = self._open(arrays, options, geometry)
+        except BaseException as error:
+            self.budget.give_back(needed)
+            if ran_out(error):
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                raise SessionLimit(
+                    f"no memory is left for the session, which needs {needed} bytes"
+                ) from None
+            raise
+        state.reserved = needed
+        return state
+
+    def _open(self, arrays: Arrays, options: SessionOptions, geometry: Geometry) -> DenoiseState:
         config = self.network.config
         context = to_device(arrays["context"], self.device)
         if (
@@ -207,6 +239,8 @@ class DenoiseStage:
 
     def close(self, state: DenoiseState) -> None:
         """Give back the caches at once, whoever still holds the state."""
+        self.budget.give_back(state.reserved)
+        state.reserved = 0
         state.caches.release()
         state.modulations.clear()
         state.noise.clear()

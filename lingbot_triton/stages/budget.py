@@ -1,0 +1,63 @@
+"""How much memory sessions may take: accounted before it is allocated, never found out after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from lingbot_triton.errors import SessionLimit
+
+GPU_PART = 0.9
+"""Part of the GPU's memory left by the weights that sessions may take; the rest is for the work."""
+
+MAIN_PART = 0.5
+"""Part of the available main memory that sessions may take where there is no GPU."""
+
+MEMINFO = Path("/proc/meminfo")
+
+
+class MemoryBudget:
+    """Bytes that a worker has promised its sessions, never more than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self, needed: int) -> None:
+        """Promise `needed` bytes to one more session; raises SessionLimit where they are not."""
+        if self.taken + needed > self.limit:
+            free = _mebibytes(max(0, self.limit - self.taken))
+            raise SessionLimit(
+                f"the session needs {_mebibytes(needed)} of memory; "
+                f"{free} of {_mebibytes(self.limit)} are free"
+            )
+        self.taken += needed
+
+    def give_back(self, given: int) -> None:
+        """A session has let go of what it was promised."""
+        self.taken -= given
+
+
+def measure(device: torch.device) -> int:
+    """What sessions may take of the device's memory, once the weights are there."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_PART)
+    for line in MEMINFO.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(int(value.split()[0]) * 1024 * MAIN_PART)
+    raise OSError(f"{MEMINFO} does not say how much memory is available")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an allocation failed for want of memory."""
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
