@@ -14,7 +14,7 @@ from lingbot_triton.session import Session
 
 
 def ready(session: Session, server: dict[str, Any]) -> Answer:
-    """The session is open: its geometry and its limits, and what `server` says of itself."""
+    """The session is open: what the server and its worker say of themselves, and its limits."""
     assert session.geometry is not None
     told = {
         "width": session.geometry.width,
@@ -28,7 +28,7 @@ def ready(session: Session, server: dict[str, Any]) -> Answer:
         "chunk_count": None if session.options.endless else session.options.chunk_count,
         "options": json.loads(session.options.to_json()),
     }
-    return Answer(READY, info=server | told)
+    return Answer(READY, info=server | session.about | told)
 
 
 def frames(part: FramePart) -> Answer:

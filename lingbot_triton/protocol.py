@@ -73,6 +73,7 @@ CONDITION = TensorSpec(
 STEADY = TensorSpec("steady", "BOOL", (1,), "true when every later condition equals this one")
 CAMERA_POSES = TensorSpec("poses", "FP64", (-1, 4, 4), "camera-to-world, one per latent frame")
 LATENT = TensorSpec("latent", "FP32", (16, -1, -1, -1), "clean latent [16, frames, h, w]")
+ABOUT = TensorSpec("about", "BYTES", (1,), "JSON: what computes; answers op open")
 STEP_MS = TensorSpec("step_ms", "FP32", (-1,), "milliseconds of each denoising step")
 FLOWS = TensorSpec(
     "flows", "FP32", (-1, 16, -1, -1, -1), "network output of each step; with parameter record"
@@ -113,7 +114,7 @@ DENOISE_MODEL = ModelSpec(
     "denoise",
     "condition and control to latent (causal DiT)",
     (SECRET, CONTEXT, CONDITION, CAMERA_POSES),
-    (LATENT, STEP_MS, FLOWS),
+    (LATENT, STEP_MS, FLOWS, ABOUT),
     sequence_slots=WORKER_SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
     runs_on_gpu=True,

@@ -52,6 +52,15 @@ CODES = {
 READY_INFO = {
     "model": "name of the checkpoint's folder, or of the simulated costs",
     "simulated": "whether stages only take time",
+    "preset": "name of the way of sampling: steps, and the defaults of `shift` and the KV window",
+    "steps": "denoising steps of a chunk",
+    "lossy": "whether the preset gives up quality",
+    "control_type": "`cam` or `act`; like `dtype`, `attention` and `device` null where stages only "
+    "take time",
+    "dtype": "of the transformer's weights and activations",
+    "attention": "what computes it: `sdpa`, or `sageattention` and its version",
+    "compiled": "whether what lies between matrix products is compiled",
+    "device": "what the denoise worker computes on",
     "width": "pixels of a frame",
     "height": "pixels of a frame",
     "frames_per_second": "at which the video is meant to play",
@@ -74,7 +83,7 @@ FRAMES_INFO = {
 MILLISECONDS = {
     "queue": "the control waited for the chunk before it",
     "condition_wait": "it waited for its condition; 0 where that was prefetched",
-    "denoise": "the four denoising steps, with the way to the worker and back",
+    "denoise": "the denoising steps, with the way to the worker and back",
     "decode": "decoding of this part",
     "since_acceptance": "from the acceptance of the control to this part's frames",
 }

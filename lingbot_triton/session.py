@@ -59,6 +59,8 @@ class Session:
     addresses: dict[str, str] = field(default_factory=dict)
     """Correlation ids of stages at which it is not the epoch."""
     geometry: Geometry | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    """What the denoise worker that has the session says of itself."""
     last_activity: float = 0.0
     closing: bool = False
     """END was admitted: nothing more is."""

@@ -82,7 +82,9 @@ class SimulatedDenoise(_Simulated):
 
     @property
     def about(self) -> dict[str, Any]:
-        return {"steps": len(self.profile.denoise_steps)}
+        computes = dict.fromkeys(("control_type", "dtype", "attention", "device"))
+        steps = len(self.profile.denoise_steps)
+        return computes | {"steps": steps, "lossy": False, "compiled": False}
 
     def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
         _check("denoise", state.chunk_index, int(parameters["chunk_index"]))

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import metrics, protocol
@@ -112,7 +113,7 @@ class SessionStageModel(WorkerModel):
                 state = self._stage.open(arrays, parameters)
                 self._held[epoch] = _Held(state, time.monotonic())
                 self._report()
-                return {}
+                return self._about()
             case "step":
                 return self._stage.step(self._state(epoch), arrays, parameters)
             case "commit":
@@ -125,6 +126,13 @@ class SessionStageModel(WorkerModel):
                 return {}
             case other:
                 raise BadRequest(f"unknown op {other!r}; known: open, step, commit, close")
+
+    def _about(self) -> Arrays:
+        """What the stage says of itself, of those that do."""
+        about = getattr(self._stage, "about", None)
+        if about is None:
+            return {}
+        return {protocol.ABOUT.name: np.array([json.dumps(about).encode()], dtype=object)}
 
     def _state(self, epoch: str) -> Any:
         held = self._held.get(epoch)

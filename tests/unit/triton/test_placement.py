@@ -59,7 +59,7 @@ def test_text_is_quoted_for_triton() -> None:
         ("[orchestrator]\ncount = 2", r"\[orchestrator\] runs once"),
         ("[denoise]\nmax_sessions = 2", r"\[denoise\] max_sessions is not known; known: devices,"),
         ('[denoise]\ndevice = "cpu"', "device is not known"),
-        ('[denoise]\ndtype = "int8"', r"\[denoise\] dtype is 'int8'; it must be float32"),
+        ('[denoise]\ndtype = "int8"', r"\[denoise\] dtype is 'int8'; it must be one of float32"),
         (
             "[orchestrator]\nmax_sessions = 9\n[denoise]\ncount = 2\nslots = 4",
             r"\[denoise\] has 8 slots in 2 instances; max_sessions of \[orchestrator\] is 9",
