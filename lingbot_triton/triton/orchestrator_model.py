@@ -56,7 +56,11 @@ class OrchestratorModel:
             Pipeline(self._stages, time.monotonic, self._metrics, settings.stage_timeout_seconds),
             self._load_picture,
             time.monotonic,
-            {"model": Path(name).name, "simulated": bool(settings.simulated)},
+            {
+                "model": Path(name).name,
+                "simulated": bool(settings.simulated),
+                "preset": settings.preset,
+            },
             self._stages,
         )
         assert self._service.recovery is not None
