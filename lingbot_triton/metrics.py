@@ -9,6 +9,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from lingbot_triton.errors import BY_CODE
+from lingbot_triton.session import EndReason
+
+STATES = ("opening", "open", "closing")
+STAGES = ("prompt", "condition", "denoise", "decode")
+CALLS_TIMED = (
+    *("prompt", "open condition", "open denoise", "open decode"),
+    *("condition", "denoise", "commit", "decode", "send"),
+)
+
 
 class Kind(Enum):
     COUNTER = "counter"
@@ -24,15 +34,25 @@ class MetricSpec:
     kind: Kind
     text: str
     label: str | None = None
+    values: tuple[str, ...] = ()
+    """The label's values; each is exported from the start, as 0. Empty where workers name them."""
 
 
-SESSIONS = MetricSpec("lingbot_sessions", Kind.GAUGE, "Sessions by state", "state")
+SESSIONS = MetricSpec("lingbot_sessions", Kind.GAUGE, "Sessions by state", "state", STATES)
 OPENED = MetricSpec("lingbot_sessions_opened_total", Kind.COUNTER, "Sessions that became ready")
 CLOSED = MetricSpec(
-    "lingbot_sessions_closed_total", Kind.COUNTER, "Sessions fully released, by reason", "reason"
+    "lingbot_sessions_closed_total",
+    Kind.COUNTER,
+    "Sessions fully released, by reason",
+    "reason",
+    tuple(reason.value for reason in EndReason),
 )
 REJECTIONS = MetricSpec(
-    "lingbot_rejections_total", Kind.COUNTER, "Requests answered with an error code", "code"
+    "lingbot_rejections_total",
+    Kind.COUNTER,
+    "Requests answered with an error code",
+    "code",
+    tuple(BY_CODE),
 )
 CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole")
 FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent")
@@ -55,11 +75,19 @@ CONDITION_WAIT = MetricSpec(
     "lingbot_condition_wait_seconds", Kind.HISTOGRAM, "Time controls waited for their condition"
 )
 STAGE = MetricSpec(
-    "lingbot_stage_seconds", Kind.HISTOGRAM, "Time of one call, waiting included", "stage"
+    "lingbot_stage_seconds",
+    Kind.HISTOGRAM,
+    "Time of one call, waiting included",
+    "stage",
+    CALLS_TIMED,
 )
 CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way")
 RESTARTS = MetricSpec(
-    "lingbot_worker_restarts_total", Kind.COUNTER, "Workers reloaded after their death", "model"
+    "lingbot_worker_restarts_total",
+    Kind.COUNTER,
+    "Workers reloaded after their death",
+    "model",
+    STAGES,
 )
 
 METRICS = (

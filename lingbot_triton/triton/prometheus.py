@@ -26,6 +26,10 @@ class TritonMetrics:
             for spec in specs
         }
         self._series: dict[tuple[MetricSpec, str], Any] = {}
+        for spec in self._families:
+            # A series that appears only with its first event cannot be alerted on before.
+            for label in spec.values or (() if spec.label else ("",)):
+                self._create(spec, label)
         self._gauges: dict[tuple[MetricSpec, str], float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
 

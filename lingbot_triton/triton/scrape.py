@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 
-OWN_SERIES = re.compile(r"^(lingbot_\S+) (\S+)$", re.MULTILINE)
+OWN_SERIES = re.compile(r"^(lingbot_\w+(?:\{.*\})?) (\S+)$", re.MULTILINE)
 
 
 def scrape(address: str) -> dict[str, float]:
