@@ -24,7 +24,7 @@ from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.play import encoded, eventually, picture, play, sessions
 
-SMALL = {"max_area": 64 * 96}
+SMALL: dict[str, Any] = {"max_area": 64 * 96}
 START: dict[str, Any] = {
     "start": True,
     "image": encoded(picture()),
@@ -188,7 +188,7 @@ def test_the_steady_condition_is_counted(shared_server: StartServer) -> None:
 
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client, counted(server) as growth:
-            small = {"kv_window_frames": 6, "max_area": 32 * 32}
+            small: dict[str, Any] = {"kv_window_frames": 6, "max_area": 32 * 32}
             async with client.open_session(picture(32, 32), "a hill", **small) as session:
                 for _ in range(14):
                     await session.send("w")
