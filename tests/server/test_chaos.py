@@ -1,0 +1,45 @@
+"""Order under stress: short chaotic runs, and the seeds that once found something."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from lingbot_triton.chaos import __main__ as command
+from lingbot_triton.chaos.run import Outcome, Plan, run
+from lingbot_triton.chaos.world import Violation
+
+
+def checked(plan: Plan) -> Outcome:
+    outcome = run(plan)
+    violation = outcome.violation
+    assert violation is None, "\n".join([str(violation), *violation.history])
+    return outcome
+
+
+def test_chaos_breaks_no_promise() -> None:
+    """This seed once found the orchestrator's memory corrupted, by a call to itself."""
+    tally = checked(Plan(seed=6, seconds=12, kill_every=0)).tally
+    answers = ("FRAMES", "CLOSED", "DUPLICATE", "OUT_OF_ORDER", "BAD_REQUEST", "NO_SESSION")
+    deeds = ("burst", "malformed", "foreign", "cut")
+    assert [what for what in (*answers, *deeds) if not tally[what]] == []
+
+
+def test_chaos_with_dying_workers() -> None:
+    """This seed once found that the shared memory of killed workers was never removed."""
+    tally = checked(Plan(seed=3, seconds=15, kill_every=5)).tally
+    assert [what for what in tally if what.startswith("killed")] != []
+
+
+def test_a_violation_is_told_with_its_seed_and_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    violation = Violation("frame 9 came where 8 is next", "3/7", ["opening -> READY"])
+    monkeypatch.setattr(command, "run", lambda *_: Outcome(violation=violation))
+    result = CliRunner().invoke(command.main, ["--seed", "12"])
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == "seed 12"
+    assert lines[-3:] == [
+        "seed 12: VIOLATION in life 3/7",
+        "  frame 9 came where 8 is next",
+        "  opening -> READY",
+    ]
