@@ -11,7 +11,7 @@ from torch.nn import functional
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
 from lingbot_triton.world.vae import Encoder, Memory
@@ -50,6 +50,8 @@ class ConditionStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
         encoder = Encoder.load(compute.companions, compute.device, compute.vae_dtype)
+        if warmup.needed(settings):
+            warmup.warm_encoder(encoder, settings.default_area)
         return cls(encoder, compute.device, settings.condition_cache_bytes)
 
     @torch.inference_mode()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.world.vae import Decoder, Memory, to_uint8
 
@@ -23,7 +23,10 @@ class DecodeStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
         decoder = Decoder.load(compute.companions, compute.device, compute.vae_dtype)
-        return cls(decoder, compute.device)
+        stage = cls(decoder, compute.device)
+        if warmup.needed(settings):
+            warmup.warm_decode(stage, settings.default_area)
+        return stage
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> Memory:

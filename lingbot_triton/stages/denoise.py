@@ -12,7 +12,7 @@ from lingbot_triton.errors import BadRequest, SessionLimit
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.budget import MemoryBudget, measure, ran_out
 from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
 from lingbot_triton.world.camera import (
@@ -84,7 +84,10 @@ class DenoiseStage:
             compiled=settings.compile,
         )
         preset = find_preset(settings.preset)
-        return cls(network, compute.device, preset, settings.kv_budget_bytes)
+        stage = cls(network, compute.device, preset, settings.kv_budget_bytes)
+        if warmup.needed(settings):
+            warmup.warm_denoise(stage, network.config.text_dim, settings.session_defaults)
+        return stage
 
     @property
     def about(self) -> dict[str, Any]:

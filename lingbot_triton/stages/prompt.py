@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from lingbot_triton.settings import Settings
+from lingbot_triton.stages import warmup
 from lingbot_triton.stages.compute import Compute
 from lingbot_triton.world.text import TextEncoder
 
@@ -22,7 +23,10 @@ class PromptStage:
     def load(cls, settings: Settings) -> PromptStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
-        return cls(TextEncoder.load(compute.companions, compute.device, compute.text_dtype))
+        stage = cls(TextEncoder.load(compute.companions, compute.device, compute.text_dtype))
+        if warmup.needed(settings):
+            stage.encode("a warm-up")
+        return stage
 
     @torch.inference_mode()
     def encode(self, prompt: str) -> np.ndarray[Any, Any]:

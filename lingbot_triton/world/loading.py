@@ -15,8 +15,8 @@ from lingbot_triton.world.kernels import Kernels
 
 def read_config(folder: Path) -> TransformerConfig:
     """The transformer's shape, from config.json and the headers of its weights."""
-    shapes = checkpoint.shapes(checkpoint.weight_files(folder))
     given = checkpoint.read_json(folder / "config.json")
+    shapes = checkpoint.shapes(checkpoint.weight_files(folder))
     return TransformerConfig.read(given, shapes, str(folder))
 
 

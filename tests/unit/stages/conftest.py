@@ -66,3 +66,9 @@ def open_denoise(denoise_stage, context):
         return denoise_stage.open({"context": context}, {"options": chosen.to_json(), **SIZE})
 
     return opened
+
+
+@pytest.fixture
+def nothing_compiled() -> None:
+    """Forgets what earlier tests had compiled, which counts for a function wherever it is used."""
+    torch._dynamo.reset()

@@ -15,3 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 def _one_thread() -> None:
     """The tensors here are far too small to share, and idle threads would spin."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def nothing_compiled() -> None:
+    """Forgets what earlier tests had compiled, which counts for a function wherever it is used."""
+    torch._dynamo.reset()

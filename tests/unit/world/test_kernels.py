@@ -43,6 +43,7 @@ def call_all(kernels: Kernels, tokens: int) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_compiled_functions_agree_and_two_sizes_are_enough_for_all():
     counter = CompileCounterWithBackend("aot_eager")
     plain, compiled = Kernels(), Kernels.compile(backend=counter)
