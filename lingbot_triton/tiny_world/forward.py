@@ -1,0 +1,235 @@
+"""The transformer's arithmetic for training: batched, differentiable, a whole film in one pass.
+
+`world.dit` computes one chunk after another in place, for speed. Here the same weights see the
+clean chunks and noisy copies of them side by side, under a mask that lets every token see what it
+would find in a session's cache; the numbers are the same but for rounding.
+
+Tokens are [batch, segments, tokens of a chunk, dim]. A segment is one chunk at one noise level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from lingbot_triton.world.dit import WorldTransformer
+from lingbot_triton.world.layers import Attention, Block, RMSNorm
+from lingbot_triton.world.rope import rotation
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Per block keys and values [batch, heads, length + 1, d] of prompts, and weights of theirs.
+
+    A session's prompt is padded to 512 tokens, all of which past its end are the same: here they
+    are one, which counts as many times.
+    """
+
+    blocks: list[Pair]
+    weights: torch.Tensor
+    """Added to attention's logits, [batch, 1, 1, length + 1]."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values of clean chunks, per block [batch, heads, tokens, d]; see `forward`."""
+
+    blocks: list[Pair]
+
+    def newest(self, tokens: int) -> Past:
+        if tokens <= 0:
+            return Past([(k[:, :, :0], v[:, :, :0]) for k, v in self.blocks])
+        return Past([(k[:, :, -tokens:], v[:, :, -tokens:]) for k, v in self.blocks])
+
+    def followed_by(self, other: Past) -> Past:
+        pairs = zip(self.blocks, other.blocks, strict=True)
+        return Past(
+            [(torch.cat((k, nk), 2), torch.cat((v, nv), 2)) for (k, v), (nk, nv) in pairs]
+        )
+
+
+def segment_tokens(x: torch.Tensor, frames: int) -> torch.Tensor:
+    """[batch, c, n * frames, h, w] to tokens [batch, n, frames * h/2 * w/2, c * 4]."""
+    batch, channels, total, height, width = x.shape
+    cells = x.view(batch, channels, total // frames, frames, height // 2, 2, width // 2, 2)
+    tokens = cells.permute(0, 2, 3, 4, 6, 1, 5, 7)
+    return tokens.reshape(batch, total // frames, -1, channels * 4)
+
+
+def unsegment_tokens(patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+    """Patches [batch, n, tokens, 4 * c] to [batch, c, n * frames, 2 * rows, 2 * columns]."""
+    batch, count = patches.shape[:2]
+    frames, rows, columns = grid
+    cells = patches.view(batch, count, frames, rows, columns, 2, 2, -1)
+    video = cells.permute(0, 7, 1, 2, 3, 5, 4, 6)
+    return video.reshape(batch, -1, count * frames, rows * 2, columns * 2)
+
+
+def read_prompts(network: WorldTransformer, contexts: list[torch.Tensor]) -> Prompts:
+    """Of embeddings [tokens, text_dim], one for each of the batch."""
+    longest = max(len(context) for context in contexts)
+    padded = contexts[0].new_zeros(len(contexts), longest + 1, network.config.text_dim)
+    weights = padded.new_full((len(contexts), 1, 1, longest + 1), float("-inf"))
+    for index, context in enumerate(contexts):
+        padded[index, : len(context)] = context
+        weights[index, ..., : len(context)] = 0
+        padding = network.config.text_len - len(context)
+        weights[index, ..., -1] = torch.tensor(float(padding)).log()
+    text = network.text_embedding(padded)
+    blocks = []
+    for block in network.layers:
+        attention = block.cross_attn
+        keys = _normalised(attention.k(text), attention.norm_k, attention.eps)
+        blocks.append((_heads(keys, attention), _heads(attention.v(text), attention)))
+    return Prompts(blocks, weights)
+
+
+def read_controls(network: WorldTransformer, tokens: torch.Tensor) -> list[Pair]:
+    """Per block the camera's scale and shift, for control tokens [batch, n, tokens, width]."""
+    control = network.patch_embedding_wancamctrl(tokens)
+    hidden = functional.silu(network.c2ws_hidden_states_layer1(control))
+    control = control + network.c2ws_hidden_states_layer2(hidden)
+    pairs = []
+    for block in network.layers:
+        hidden = block.cam_injector_layer2(functional.silu(block.cam_injector_layer1(control)))
+        hidden = hidden + control
+        pairs.append((block.cam_scale_layer(hidden), block.cam_shift_layer(hidden)))
+    return pairs
+
+
+def turns(
+    network: WorldTransformer, first_frames: list[int], grid: tuple[int, int, int]
+) -> torch.Tensor:
+    """Cosines and sines [2, segments * tokens, d/2] of segments that begin at `first_frames`."""
+    device = network.head.modulation.device
+    parts = [rotation(network.config.head_dim, first, *grid, device) for first in first_frames]
+    return torch.view_as_real(torch.cat(parts)[:, 0]).permute(2, 0, 1)
+
+
+def _waves(network: WorldTransformer, timesteps: torch.Tensor) -> torch.Tensor:
+    half = network.config.freq_dim // 2
+    powers = torch.arange(half, dtype=torch.float64) / half
+    angles = timesteps.double().unsqueeze(-1) * 10000.0**-powers
+    return torch.cat((angles.cos(), angles.sin()), -1).float()
+
+
+def forward(
+    network: WorldTransformer,
+    tokens: torch.Tensor,
+    timesteps: torch.Tensor,
+    camera: list[Pair],
+    prompts: Prompts,
+    turned: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    past: Past | None = None,
+    outputs: int | None = None,
+) -> tuple[torch.Tensor, Past]:
+    """Flow patches of the last `outputs` segments (all by default), and keys and values of all.
+
+    tokens [batch, n, t, in_dim * 4] of samples with their conditions, timesteps [batch, n], camera
+    from `read_controls` for the same n segments, `turned` from `turns`; mask is bool
+    [n * t, past tokens + n * t], True where a token (row) sees another.
+    """
+    weight = network.patch_embedding.weight.flatten(1)
+    x = functional.linear(tokens, weight, network.patch_embedding.bias).float()
+    outputs = x.shape[1] if outputs is None else outputs
+    embedded = network.time_embedding(_waves(network, timesteps)).float()
+    projected = network.time_projection(embedded).float()
+    projected = projected.view(*timesteps.shape, 6, -1)
+    kept = []
+    for index, block in enumerate(network.layers):
+        rows = (block.modulation[0] + projected).unsqueeze(-2).unbind(2)
+        before = past.blocks[index] if past is not None else None
+        last = index == len(network.layers) - 1
+        x, pair = _block(
+            block,
+            x,
+            rows,
+            camera[index],
+            (prompts.blocks[index], prompts.weights),
+            turned,
+            mask,
+            before,
+            outputs if last else None,
+        )
+        kept.append(pair)
+    head = (network.head.modulation[0] + embedded[:, -outputs:].unsqueeze(2)).unsqueeze(-2)
+    shift, scale = head.unbind(2)
+    x = _norm(x, network.config.eps) * (1 + scale) + shift
+    return network.head.head(x).float(), Past(kept)
+
+
+def _block(
+    block: Block,
+    x: torch.Tensor,
+    rows: tuple[torch.Tensor, ...],
+    camera: Pair,
+    prompt: tuple[Pair, torch.Tensor],
+    turned: torch.Tensor,
+    mask: torch.Tensor | None,
+    before: Pair | None,
+    outputs: int | None,
+) -> tuple[torch.Tensor, Pair]:
+    """The residual stream after the block, of the last `outputs` segments if given."""
+    attention, eps = block.self_attn, block.eps
+    h = _norm(x, eps) * (1 + rows[1]) + rows[0]
+    key = _turn(_heads(_normalised(attention.k(h), attention.norm_k, eps), attention), turned)
+    value = _heads(attention.v(h), attention)
+    pair = (key, value)
+    if before is not None:
+        key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
+    if outputs is not None and outputs < x.shape[1]:
+        # The other segments only leave keys and values.
+        x, h = x[:, -outputs:], h[:, -outputs:]
+        rows = tuple(row[:, -outputs:] for row in rows)
+        camera = camera[0][:, -outputs:], camera[1][:, -outputs:]
+        asking = outputs * x.shape[2]
+        turned = turned[:, -asking:]
+        mask = mask[-asking:] if mask is not None else None
+    query = _turn(_heads(_normalised(attention.q(h), attention.norm_q, eps), attention), turned)
+    attended = functional.scaled_dot_product_attention(query, key, value.to(key.dtype), mask)
+    x = x + attention.o(_merged(attended, x)) * rows[2]
+    x = x * (1 + camera[0]) + camera[1]
+
+    cross, (prompt_pair, weights) = block.cross_attn, prompt
+    h = functional.layer_norm(x, x.shape[-1:], block.norm3.weight, block.norm3.bias, eps)
+    query = _heads(_normalised(cross.q(h), cross.norm_q, eps), cross)
+    weights = weights.to(query.dtype)
+    attended = functional.scaled_dot_product_attention(
+        query, prompt_pair[0].to(query.dtype), prompt_pair[1].to(query.dtype), weights
+    )
+    x = x + cross.o(_merged(attended, x))
+    h = _norm(x, eps) * (1 + rows[4]) + rows[3]
+    return x + block.ffn(h) * rows[5], pair
+
+
+def _norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return functional.layer_norm(x.float(), x.shape[-1:], eps=eps)
+
+
+def _normalised(x: torch.Tensor, norm: RMSNorm, eps: float) -> torch.Tensor:
+    wide = x.float()
+    factor = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (wide * factor * norm.weight).to(x.dtype)
+
+
+def _heads(x: torch.Tensor, attention: Attention) -> torch.Tensor:
+    """[batch, ..., dim] to [batch, heads, tokens, d]."""
+    tokens = x.reshape(len(x), -1, attention.heads, attention.head_dim)
+    return tokens.transpose(1, 2)
+
+
+def _merged(attended: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return attended.transpose(1, 2).reshape(like.shape)
+
+
+def _turn(x: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    """Rotate the pairs of x [batch, heads, tokens, d]."""
+    cos, sin = turned
+    real, imaginary = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
+    return pairs.flatten(-2).to(x.dtype)

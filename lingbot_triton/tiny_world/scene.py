@@ -1,0 +1,164 @@
+"""Procedural scenes: what there is to see, drawn from a seed and described by a prompt.
+
+Everything repeats over the plane or around the horizon, so that what comes into view on a turn
+follows from what was seen before and from the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Colour = NDArray[np.float32]
+"""Red, green, blue in [0, 1]."""
+
+EYE_HEIGHT = 0.5
+"""Of the camera above the floor; one step of a held key is 0.05."""
+
+COLOURS = {
+    "red": (0.80, 0.18, 0.16),
+    "orange": (0.92, 0.52, 0.16),
+    "yellow": (0.93, 0.82, 0.28),
+    "green": (0.27, 0.62, 0.27),
+    "teal": (0.16, 0.60, 0.60),
+    "blue": (0.22, 0.38, 0.80),
+    "purple": (0.52, 0.28, 0.68),
+    "pink": (0.93, 0.56, 0.68),
+    "white": (0.93, 0.92, 0.90),
+    "grey": (0.52, 0.53, 0.55),
+    "brown": (0.47, 0.31, 0.20),
+}
+
+SKIES = {  # horizon, zenith, brightness of everything
+    "at noon": ((0.80, 0.90, 0.98), (0.26, 0.50, 0.88), 1.0),
+    "at sunset": ((0.98, 0.70, 0.45), (0.42, 0.34, 0.62), 0.9),
+    "at night": ((0.17, 0.22, 0.38), (0.03, 0.05, 0.14), 0.75),
+    "in the mist": ((0.80, 0.82, 0.83), (0.68, 0.72, 0.76), 0.95),
+}
+
+KINDS = ("plaza", "grove", "hall")
+FLOORS = ("checkered", "striped", "plain")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One world. Its frame: x and z on the floor, y down, the eye at y = 0."""
+
+    kind: str
+    floor: str
+    prompt: str
+    floor_colours: tuple[Colour, Colour]
+    object_colours: tuple[Colour, Colour]
+    horizon: Colour
+    zenith: Colour
+    brightness: float
+    hills: tuple[int, float, float]
+    """Number around the horizon, phase, height as the tangent of an elevation."""
+    hill_colour: Colour
+    light: NDArray[np.float32]
+    """Unit vector towards the sun."""
+    tile: float
+    spacing: float
+    """Of the square lattice that pillars or trees stand on."""
+    radius: float
+    height: float
+    round: bool
+    fog: float
+    """Extinction per unit of length."""
+    yaw: float
+    """Radians by which a session's axes are turned in the scene."""
+    origin: tuple[float, float]
+    """x and z of a session's first pose in the scene."""
+
+    @property
+    def placement(self) -> NDArray[np.float64]:
+        """Session to scene coordinates, [4, 4]."""
+        c, s = math.cos(self.yaw), math.sin(self.yaw)
+        x, z = self.origin
+        return np.array([[c, 0, s, x], [0, 1, 0, 0], [-s, 0, c, z], [0, 0, 0, 1]])
+
+    def clearance(self, poses: NDArray[np.float64]) -> float:
+        """Distance of the nearest of session `poses` [n, 4, 4] from the surface of an object."""
+        placed = self.placement @ poses
+        offsets = [placed[:, axis, 3] / self.spacing for axis in (0, 2)]
+        gaps = [np.abs(offset - np.round(offset)) * self.spacing for offset in offsets]
+        distance = np.hypot(*gaps) if self.round else np.maximum(*gaps)
+        return float(distance.min()) - self.radius
+
+    @classmethod
+    def sample(cls, seed: int) -> Scene:
+        """The scene number `seed`."""
+        random = np.random.default_rng([seed, 0x5CE9E])
+        kind = str(random.choice(KINDS))
+        floor = str(random.choice(FLOORS[:2] if kind != "grove" else FLOORS))
+        sky = str(random.choice(list(SKIES)))
+        names = [str(name) for name in random.choice(list(COLOURS), 3, replace=False)]
+        horizon, zenith, brightness = SKIES[sky]
+        ground = _jittered(random, COLOURS[names[0]])
+        other = ground * random.uniform(0.62, 0.78) if floor != "plain" else ground
+        objects = _jittered(random, COLOURS[names[1]]), _jittered(random, COLOURS[names[2]])
+        if kind == "grove":
+            objects = (_jittered(random, COLOURS["brown"]), objects[1])
+        azimuth = random.uniform(-math.pi, math.pi)
+        lift = random.uniform(0.25, 0.5)
+        light = np.array([math.cos(azimuth), -lift, math.sin(azimuth)])
+        spacing = random.uniform(2.2, 3.0)
+        scene = {
+            "light": (light / np.linalg.norm(light)).astype(np.float32),
+            "hills": (
+                int(random.integers(5, 10)),
+                random.uniform(0, 2 * math.pi),
+                random.uniform(0.06, 0.16),
+            ),
+            "hill_colour": _jittered(random, COLOURS[names[0]]) * 0.35 + _rgb(horizon) * 0.45,
+            "tile": random.uniform(0.5, 0.9),
+            "radius": random.uniform(0.14, 0.24) if kind != "grove" else random.uniform(0.06, 0.1),
+            "height": random.uniform(1.0, 1.6) if kind != "hall" else random.uniform(1.3, 1.5),
+            "round": kind == "grove" or bool(random.random() < 0.5),
+            "fog": random.uniform(0.16, 0.22) * (1.5 if sky == "in the mist" else 1.0),
+            "yaw": random.uniform(-math.pi, math.pi),
+            "origin": (
+                spacing * (0.5 + random.uniform(-0.2, 0.2)),
+                spacing * (0.5 + random.uniform(-0.2, 0.2)),
+            ),
+        }
+        return cls(
+            kind=kind,
+            floor=floor,
+            prompt=describe(kind, floor, names, sky),
+            floor_colours=(ground, other.astype(np.float32)),
+            object_colours=objects,
+            horizon=_rgb(horizon),
+            zenith=_rgb(zenith),
+            brightness=brightness,
+            spacing=spacing,
+            **scene,  # type: ignore[arg-type]
+        )
+
+
+def describe(kind: str, floor: str, colours: list[str], sky: str) -> str:
+    """The prompt; `colours` are of the floor, the objects, and the other objects."""
+    if kind == "grove":
+        return f"A grove of {colours[2]} trees on a {floor} {colours[0]} meadow {sky}."
+    ground = f"a {floor} {colours[0]} floor"
+    return f"A {kind} with {colours[1]} and {colours[2]} pillars on {ground} {sky}."
+
+
+def vocabulary() -> list[str]:
+    """Every word of every prompt, lower case, sorted."""
+    words = {"a", "of", "trees", "on", "meadow", "with", "and", "pillars", "floor", "."}
+    words |= {*COLOURS, *KINDS, *FLOORS}
+    words |= {word for sky in SKIES for word in sky.split()}
+    return sorted(words)
+
+
+def _rgb(values: tuple[float, float, float]) -> Colour:
+    return np.array(values, np.float32)
+
+
+def _jittered(random: np.random.Generator, values: tuple[float, float, float]) -> Colour:
+    jittered: Colour = np.clip(_rgb(values) + random.uniform(-0.05, 0.05, 3), 0, 1)
+    return jittered.astype(np.float32)
