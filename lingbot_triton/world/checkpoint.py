@@ -1,6 +1,7 @@
 """Finding a checkpoint's parts on disk and loading their weights.
 
-Two layouts are known, part by part, and may be mixed:
+Two layouts are known, part by part, and may be mixed; the transformer may also have a folder of its
+own, apart from its companions:
 
     native                                      diffusers
     lingbot_world_fast/ (or at the root)        transformer/
@@ -34,6 +35,7 @@ _TEXT_ENCODER = (
 )
 _TOKENIZER = ("google/umt5-xxl", "tokenizer")
 _NAMED_MOST = 5
+_APART = "; where it lies apart from the transformer, LINGBOT_COMPANIONS names its folder"
 
 
 def find_transformer(root: Path) -> Path:
@@ -43,26 +45,27 @@ def find_transformer(root: Path) -> Path:
 
 def find_vae(root: Path) -> Path:
     """The native weight file, or the folder of a diffusers AutoencoderKLWan."""
-    return _find(root, "VAE", _VAE)
+    return _find(root, "VAE", _VAE, _APART)
 
 
 def find_text_encoder(root: Path) -> Path:
     """The native weight file, or the folder of a transformers UMT5EncoderModel."""
-    return _find(root, "text encoder", _TEXT_ENCODER)
+    return _find(root, "text encoder", _TEXT_ENCODER, _APART)
 
 
 def find_tokenizer(root: Path) -> Path:
     """The folder with tokenizer.json and tokenizer_config.json."""
-    return _find(root, "tokenizer", _TOKENIZER)
+    return _find(root, "tokenizer", _TOKENIZER, _APART)
 
 
-def _find(root: Path, what: str, candidates: Iterable[str]) -> Path:
+def _find(root: Path, what: str, candidates: Iterable[str], hint: str = "") -> Path:
     paths = [root / candidate for candidate in candidates]
     for path in paths:
         if path.exists():
             return path
     raise CheckpointError(
-        f"no {what} in checkpoint {root}; looked for {', '.join(str(path) for path in paths)}"
+        f"no {what} in checkpoint {root}; looked for "
+        f"{', '.join(str(path) for path in paths)}{hint}"
     )
 
 

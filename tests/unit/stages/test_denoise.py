@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.presets import find_preset
+from lingbot_triton.settings import Settings
+from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.world.errors import AttentionError
 
 SIZE = {"height": 16, "width": 32}
 
@@ -71,6 +78,37 @@ def test_the_same_seed_repeats_every_bit_and_another_does_not(open_denoise, play
     first, again, other = (play(open_denoise(seed=seed), *keys) for seed in (1, 1, 2))
     np.testing.assert_array_equal(np.stack(first), np.stack(again))
     assert all(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_one_step_takes_one_and_says_so(denoise_stage, context, condition):
+    stage = DenoiseStage(denoise_stage.network, denoise_stage.device, find_preset("one-step"))
+    assert (stage.about["preset"], stage.about["steps"], stage.about["lossy"]) == (
+        "one-step",
+        1,
+        True,
+    )
+    state = stage.open({"context": context}, {"options": SessionOptions().to_json(), **SIZE})
+    parameters = {"chunk_index": 0, "keys": "w", "record": True}
+    out = stage.step(state, {"condition": condition}, parameters)
+    assert out["step_ms"].shape == (1,)
+    sigma = state.schedule.clean_sigmas[0]
+    expected = state.noise[0].double() - sigma * torch.from_numpy(out["flows"][0]).double()
+    np.testing.assert_array_equal(out["latent"], expected.float().numpy())
+    stage.commit(state)
+    assert len(state.noise) == 1
+
+
+def test_about_says_what_computes(denoise_stage):
+    assert denoise_stage.about == {
+        "preset": "fast",
+        "steps": 4,
+        "lossy": False,
+        "control_type": "cam",
+        "dtype": "float32",
+        "attention": "sdpa",
+        "compiled": False,
+        "device": "cpu",
+    }
 
 
 def test_the_control_counts(open_denoise, play):
@@ -150,3 +188,10 @@ def test_closing_gives_the_caches_back_whoever_holds_the_state(denoise_stage, op
     assert caches.frames.keys
     denoise_stage.close(state)
     assert [caches.frames.keys, caches.frames.values, caches.prompt, caches.camera] == [[]] * 4
+
+
+def test_attention_that_cannot_run_is_told_before_weights_are_read():
+    settings = Settings(device="cpu", attention="sage")
+    with pytest.raises(AttentionError, match="sage cannot run here: it needs a CUDA device"):
+        DenoiseStage.load(settings)
+    assert DenoiseStage.load(replace(settings, attention="auto")).about["attention"] == "sdpa"
