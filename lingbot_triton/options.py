@@ -124,7 +124,7 @@ class SessionOptions:
         """Read a JSON object over `defaults`; raises BadRequest for anything that does not fit."""
         try:
             given = json.loads(text)
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise BadRequest(f"options are not valid JSON: {error}") from None
         if not isinstance(given, dict):
             raise BadRequest(f"options must be a JSON object, not {type(given).__name__}")
@@ -132,7 +132,7 @@ class SessionOptions:
         unknown = sorted(set(given) - set(kinds))
         if unknown:
             known = ", ".join(field.name for field in fields(cls))
-            raise BadRequest(f"unknown option {unknown[0]!r}; known options: {known}")
+            raise BadRequest(f"unknown option {_short(unknown[0])}; known options: {known}")
         values = {name: _convert(name, value, kinds[name]) for name, value in given.items()}
         if "kv_window_frames" in values:  # a default's sink frames belong to a default's window
             values.setdefault("kv_sink_frames", 0)
@@ -176,7 +176,9 @@ class SessionOptions:
 
 def _between(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise BadRequest(f"option {name!r} is {value}; it must lie between {low} and {high}")
+        raise BadRequest(
+            f"option {name!r} is {_short(value)}; it must lie between {low} and {high}"
+        )
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
@@ -193,7 +195,10 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         return tuple(_convert(name, item, alternatives[0]) for item in value)
     plain_int = isinstance(value, int) and not isinstance(value, bool)
     if kind is float and (plain_int or isinstance(value, float)):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not math.isfinite(number):
             raise BadRequest(f"option {name!r} must be a finite number")
         return number
@@ -201,4 +206,10 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         return value
     if kind is bool and isinstance(value, bool):
         return value
-    raise BadRequest(f"option {name!r} must be of type {kind.__name__}, not {value!r}")
+    raise BadRequest(f"option {name!r} must be of type {kind.__name__}, not {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """A client's own value, as much of it as an answer may repeat."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,7 +10,7 @@ from types import FrameType
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOP_SECONDS = 4.5
+STOP_SECONDS = 3.8
 TERMINATE_SECONDS = 9.0
 """Time to stop in after SIGTERM: a person waits, a service manager wants the chunks finished."""
 

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
+from lingbot_triton.answers import refusal
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
@@ -47,7 +49,7 @@ class OrchestratorModel:
         self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
         self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
         self._secret = server_secret()
-        self._administration: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
         self._stages = TritonStages(self._secret, settings.calls_per_stage)
         self._metrics = TritonMetrics()
         name = f"simulated {settings.simulated}" if settings.simulated else settings.checkpoint
@@ -72,21 +74,23 @@ class OrchestratorModel:
         now = time.monotonic()
         for request in requests:
             reply = TritonReply(request.get_response_sender(), self._sends)
-            self._sequences.note(request.correlation_id(), bool(request.flags() & FLAG_END), now)
-            parameters = json.loads(request.parameters() or "{}")
-            operation = next((name for name in ADMINISTRATION if name in parameters), None)
-            if operation is not None:
-                self._administer(operation, str(parameters[operation]), reply)
-                continue
-            decoded = decode_request(
-                to_arrays(request.inputs()),
-                request.correlation_id(),
-                request.flags(),
-                now,
-                self._settings,
-            )
-            self._service.accept(decoded, reply)
+            try:
+                self._take(request, reply, now)
+            except Exception as error:  # what escapes from here, Triton answers never
+                log.exception("a request met an internal error")
+                self._answer(reply.send(refusal(error), last=True))
         await asyncio.sleep(RETURN_DELAY_SECONDS)
+
+    def _take(self, request: Any, reply: TritonReply, now: float) -> None:
+        session_id, flags = request.correlation_id(), request.flags()
+        self._sequences.note(session_id, bool(flags & FLAG_END), now)
+        parameters = json.loads(request.parameters() or "{}")
+        operation = next((name for name in ADMINISTRATION if name in parameters), None)
+        if operation is not None:
+            self._administer(operation, str(parameters[operation]), reply)
+            return
+        arrays = to_arrays(request.inputs())
+        self._service.accept(decode_request(arrays, session_id, flags, now, self._settings), reply)
 
     def _administer(self, operation: str, proof: str, reply: TritonReply) -> None:
         """Whoever started the server, and knows its secret, may ask it to end every session.
@@ -101,8 +105,11 @@ class OrchestratorModel:
             answer = self._end_sessions(reply)
         else:
             answer = reply.send(Answer(CLOSED), last=True)
-        self._administration.add(task := asyncio.get_running_loop().create_task(answer))
-        task.add_done_callback(self._administration.discard)
+        self._answer(answer)
+
+    def _answer(self, answer: Coroutine[Any, Any, None]) -> None:
+        self._answers.add(task := asyncio.get_running_loop().create_task(answer))
+        task.add_done_callback(self._answers.discard)
 
     async def _end_sessions(self, reply: TritonReply) -> None:
         await self._service.shut_down(self._settings.drain_seconds)
@@ -151,6 +158,11 @@ class TritonReply:
                 log.exception("a response could not be sent")
                 if last:
                     self._sender.send(flags=flags)
+            finally:
+                if last:
+                    # Triton does not unload the model while a sender is alive, and a failure's
+                    # traceback may keep this reply for long.
+                    self._sender = None
 
     def cancelled(self) -> bool:
         """Asking after the final response, or during it, kills the whole server."""

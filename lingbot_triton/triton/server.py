@@ -26,6 +26,7 @@ from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.system import (
     dying_with,
     free_ports,
+    hang_up,
     model_of,
     session_members,
     wait_until_gone,
@@ -58,7 +59,7 @@ class ServerConfig:
     environment: dict[str, str] = field(default_factory=dict)
     tritonserver: Path | None = None
     cache_bytes: int = 16 * 2**20
-    exit_timeout_seconds: int = 3
+    exit_timeout_seconds: int = 6
     reloads_workers: bool = True
     """Whether the orchestrator may start a worker anew whose process died."""
     log: Path | None = None
@@ -239,12 +240,14 @@ class ServerProcess:
         if ORCHESTRATOR.name in self.model_processes():
             with contextlib.suppress(administration.AdministrationError):
                 administration.drain(self.grpc, self.secret, timeout)
+        # Triton does not unload the orchestrator while clients have streams open, and waits.
+        hang_up(self.pid, int(self.grpc.rpartition(":")[2]))
 
     def regions(self) -> list[Path]:
         """The shared-memory regions of the server's models."""
         return sorted(SHARED_MEMORY.glob(self.region_prefix + "*"))
 
-    def stop(self, grace: float = 4.5) -> Leftovers:
+    def stop(self, grace: float = 4.0) -> Leftovers:
         """Stop the server within `grace` seconds or soon after; take away what it left.
 
         Its sessions are ended first: on SIGTERM alone Triton would wait for every open sequence.

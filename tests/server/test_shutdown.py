@@ -1,0 +1,88 @@
+"""Stopping a server with sessions on it: everybody is answered, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from lingbot_client import WorldClient, WorldSession, errors
+
+from lingbot_triton.triton.server import Leftovers, ServerProcess
+from tests.server.conftest import StartConfigured
+from tests.server.play import PROMPT, picture
+from tests.server.serving import Serve
+from tests.server.workers import SMALL
+
+UNGRACEFUL = "Exit timeout expired"
+
+
+@pytest.fixture(params=[0.3, 1.5], ids=["short chunks", "long chunks"])
+def busy(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """`scripts/serve`, whose log can be read; chunks take 0.4 s, or more than the grace time."""
+    options = ["--simulated=seed-4xh100", f"--scale={request.param}", "--log-level=info"]
+    running = Serve(options)
+    yield running
+    running.end()
+
+
+async def _play_until_it_ends(session: WorldSession) -> tuple[int, errors.WorldError]:
+    """Steer on and on: chunks that arrived whole, and what ended the session."""
+    whole = 0
+    try:
+        while True:
+            await session.send("w")
+            await session.next_chunk()
+            whole += 1
+    except errors.WorldError as error:
+        return whole, error
+
+
+@pytest.mark.parametrize(
+    ("number", "limit"), [(signal.SIGTERM, 10), (signal.SIGINT, 5)], ids=["SIGTERM", "Ctrl-C"]
+)
+def test_a_signal_while_sessions_are_busy(busy: Serve, number: int, limit: float) -> None:
+    async def scenario() -> float:
+        async with WorldClient(busy.grpc) as client:
+            held = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(3)]
+            for session in held:
+                await session.open()
+            players = [asyncio.ensure_future(_play_until_it_ends(session)) for session in held[:2]]
+            await asyncio.sleep(1.0)  # two are busy, one is open and idle
+            seconds = await asyncio.to_thread(busy.stop, number)
+            ends = await asyncio.gather(*players)
+            # The chunk under way is finished within the grace time, or refused; then comes the end.
+            gone = (errors.ShuttingDown, errors.SessionFailed, errors.ConnectionFailed)
+            assert [isinstance(error, gone) for _, error in ends] == [True, True], ends
+            assert errors.ShuttingDown in [type(error) for _, error in ends]
+            return seconds
+
+    assert asyncio.run(scenario()) < limit
+    assert busy.program.returncode == 0
+    assert busy.everything_gone()
+    assert UNGRACEFUL not in busy.errors
+
+
+def test_a_stopped_server_has_released_everything_by_itself(
+    doomed_server: StartConfigured,
+) -> None:
+    server: ServerProcess = doomed_server(
+        environment={"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.3"}
+    )
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            session = client.open_session(picture(), PROMPT, **SMALL)
+            await session.open()
+            await session.send("w")
+            started = time.monotonic()
+            stopping = asyncio.ensure_future(asyncio.to_thread(server.stop, 10.0))
+            assert len((await session.next_chunk()).frames) == 9, "it was accepted before"
+            assert await stopping == Leftovers()
+            assert time.monotonic() - started < 10
+
+    asyncio.run(scenario())
+    assert UNGRACEFUL not in server.output()
+    assert '\\"reason\\": \\"shutdown\\"' in server.output()
