@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from lingbot_triton.settings import Settings
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def text_dtype_of(dtype: torch.dtype) -> torch.dtype:
+    """What the text encoder computes in: umT5 overflows in float16, and comes in bfloat16."""
+    return torch.bfloat16 if dtype == torch.float16 else dtype
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,7 @@ class Compute:
 
     @property
     def text_dtype(self) -> torch.dtype:
-        """umT5 overflows in float16, and was trained in bfloat16."""
-        return torch.bfloat16 if self.dtype == torch.float16 else self.dtype
+        return text_dtype_of(self.dtype)
 
     @classmethod
     def prepare(cls, settings: Settings) -> Compute:
@@ -49,8 +53,8 @@ class Compute:
             Path(settings.checkpoint),
             Path(settings.companions or settings.checkpoint),
             device,
-            _DTYPES[settings.dtype],
-            _DTYPES[settings.vae_dtype],
+            DTYPES[settings.dtype],
+            DTYPES[settings.vae_dtype],
         )
 
 

@@ -51,7 +51,7 @@ class Encoder:
     def first(self, memory: Memory, picture: torch.Tensor) -> torch.Tensor:
         """The latent [16, 1, h, w] of a session's first frame [3, H, W]."""
         memory.started = True
-        return self._encode(memory, picture.unsqueeze(1))
+        return self.encode(memory, picture.unsqueeze(1))
 
     def black(self, memory: Memory, height: int, width: int) -> torch.Tensor:
         """The latent [16, 1, h, w] of the next four frames, all zeros, of H x W pixels.
@@ -65,13 +65,14 @@ class Encoder:
         before = list(memory.features)
         weight = self.project.weight
         frames = weight.new_zeros(3, VIDEO_FRAMES_PER_LATENT, height, width)
-        latent = self._encode(memory, frames)
+        latent = self.encode(memory, frames)
         if _same_bits(before, memory.features):
             memory.fixed = latent
             memory.features = []
         return latent
 
-    def _encode(self, memory: Memory, frames: torch.Tensor) -> torch.Tensor:
+    def encode(self, memory: Memory, frames: torch.Tensor) -> torch.Tensor:
+        """The latent [16, 1, h, w] of a session's next frames, [3, n, H, W]: 1 at first, then 4."""
         frames = frames.to(self.project.weight.dtype).unsqueeze(0)
         moments = self.project(
             self.network(frames, feat_cache=memory.features, feat_idx=[0])
@@ -139,8 +140,11 @@ def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, std
 
 
-def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> Any:
-    """An AutoencoderKLWan of which only `parts` are there."""
+def skeleton(root: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
+    """A checkpoint's AutoencoderKLWan on the meta device, its weights, mapped, and their path.
+
+    Raises CheckpointError where there is none, or it is no Wan 2.1 VAE.
+    """
     path = checkpoint.find_vae(root)
     if path.is_dir():
         config = AutoencoderKLWan.load_config(path)
@@ -158,7 +162,32 @@ def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch
         weights = convert_wan_vae_to_diffusers(native)  # type: ignore[no-untyped-call]
     with torch.device("meta"):
         vae: Any = AutoencoderKLWan.from_config(config)  # type: ignore[no-untyped-call]
-    vae.eval()
+    return vae.eval(), weights, path
+
+
+def memory_bytes(vae: Any, height: int, width: int, itemsize: int) -> tuple[int, int]:
+    """What a session's encoder and decoder keep of earlier frames of H x W pixels.
+
+    `vae` is a `skeleton`: shapes are enough to know.
+    """
+    frame = torch.empty(3, height, width, device="meta")
+    latent = torch.empty(vae.config.z_dim, 1, height // 8, width // 8, device="meta")
+    encoder, decoder = Encoder(vae), Decoder(vae)
+    memories = encoder.open(), decoder.open()
+    encoder.first(memories[0], frame)
+    for _ in range(2):
+        encoder.encode(memories[0], frame.unsqueeze(1).expand(-1, VIDEO_FRAMES_PER_LATENT, -1, -1))
+        decoder.decode(memories[1], latent)
+    kept, shown = (
+        sum(part.numel() for part in memory.features if isinstance(part, torch.Tensor)) * itemsize
+        for memory in memories
+    )
+    return kept, shown
+
+
+def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> Any:
+    """An AutoencoderKLWan of which only `parts` are there."""
+    vae, weights, path = skeleton(root)
     for name in {"encoder", "quant_conv", "decoder", "post_quant_conv"} - set(parts):
         delattr(vae, name)
 
