@@ -89,9 +89,8 @@ def doomed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCon
 
     def start(**config: Any) -> ServerProcess:
         log = tmp_path_factory.mktemp("doomed") / "log"
-        servers.append(
-            server := ServerProcess(ServerConfig(log=log, exit_timeout_seconds=1, **config))
-        )
+        config = {"log": log, "exit_timeout_seconds": 1} | config
+        servers.append(server := ServerProcess(ServerConfig(**config)))
         server.__enter__()
         _running.append(server)
         return server

@@ -69,7 +69,8 @@ def test_a_stopped_server_has_released_everything_by_itself(
     doomed_server: StartConfigured,
 ) -> None:
     server: ServerProcess = doomed_server(
-        environment={"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.3"}
+        environment={"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.3"},
+        exit_timeout_seconds=30,
     )
 
     async def scenario() -> None:
@@ -78,10 +79,10 @@ def test_a_stopped_server_has_released_everything_by_itself(
             await session.open()
             await session.send("w")
             started = time.monotonic()
-            stopping = asyncio.ensure_future(asyncio.to_thread(server.stop, 10.0))
+            stopping = asyncio.ensure_future(asyncio.to_thread(server.stop, 40.0))
             assert len((await session.next_chunk()).frames) == 9, "it was accepted before"
             assert await stopping == Leftovers()
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 40  # 3 s on a quiet machine
 
     asyncio.run(scenario())
     assert UNGRACEFUL not in server.output()

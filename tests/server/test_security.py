@@ -1,0 +1,240 @@
+"""Who may ask what of a server, and what nobody learns from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lingbot_client import TLS, WorldClient, errors
+from tritonclient.grpc import InferenceServerClient, InferenceServerException, InferInput
+
+from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
+from lingbot_triton.triton import administration
+from lingbot_triton.triton.administration import AdministrationError
+from lingbot_triton.triton.installation import find_installation
+from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.server import ServerConfig, ServerProcess
+from lingbot_triton.triton.system import free_ports, session_members, wait_until_gone
+from tests.server.conftest import StartConfigured, StartServer
+from tests.server.play import PROMPT, picture, play, sessions
+from tests.server.workers import SMALL, states
+
+SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.05"}
+WORKERS = ("condition", "denoise", "decode")
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: StartServer) -> ServerProcess:
+    return shared_server(simulated="seed-4xh100", simulated_scale=0.05, max_sessions=4)
+
+
+def _call_worker(client: Any, model: str, secret: bytes, **arguments: Any) -> str:
+    """Call a worker as the orchestrator does; the error that it answers with."""
+    proof = InferInput("secret", [1], "BYTES")
+    proof.set_data_from_numpy(np.array([secret], dtype=object))
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, [proof] if secret else [], **arguments)
+    return str(caught.value)
+
+
+def test_a_worker_refuses_everybody_else_and_the_session_goes_on(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        async with (
+            WorldClient(server.grpc) as client,
+            client.open_session(picture(), PROMPT, seed=3, **SMALL) as session,
+        ):
+            await session.send("w")
+            chunks = [await session.next_chunk()]
+            before = {stage: states(server, stage) for stage in WORKERS}
+            await asyncio.to_thread(_attack, server, str(session.id))
+            assert {stage: states(server, stage) for stage in WORKERS} == before
+            for _ in range(2):
+                await session.send("w")
+                chunks.append(await session.next_chunk())
+            marks = [read_mark(frame) for chunk in chunks for frame in chunk.frames]
+            expected = [0] * 9 + [1] * 12 + [2] * 12
+            assert marks == [Mark(fingerprint(3), c, f) for f, c in enumerate(expected)]
+
+    asyncio.run(scenario())
+
+
+def _attack(server: ServerProcess, session_id: str) -> None:
+    """Call every worker in every way, with a session id that was observed."""
+    forged: dict[str, Any] = {"internal": True, "secret": "guess", "drain": "guess"}
+    with InferenceServerClient(server.grpc) as client:
+        for secret in (b"", b"guess"):
+            assert "prompt is internal" in _call_worker(client, "prompt", secret)
+            for model in WORKERS:
+                for op in ("open", "step", "commit", "close", "ping"):
+                    message = _call_worker(
+                        client,
+                        model,
+                        secret,
+                        sequence_id=session_id,
+                        sequence_start=True,
+                        sequence_end=True,
+                        parameters={"op": op, "chunk_index": 1, **forged},
+                    )
+                    assert f"{model} is internal: call the orchestrator" in message
+
+
+def test_nobody_steers_or_ends_the_session_of_another(server: ServerProcess) -> None:
+    """Triton itself ends a sequence for anybody; the client library goes on all the same."""
+
+    async def scenario() -> None:
+        async with (
+            WorldClient(server.grpc) as owner,
+            WorldClient(server.grpc) as stranger,
+            owner.open_session(picture(), PROMPT, **SMALL) as session,
+        ):
+            for chunk_index in range(3):
+                for request in (
+                    {"start": True, "chunk_index": chunk_index, "keys": ["s"], "token": "guess"},
+                    {"start": True, "end": True, "token": "guess"},
+                ):
+                    (answer,) = await stranger.request(session.id, **request)
+                    assert answer.status == "NO_SESSION"
+                await session.send("w")
+                chunk = await session.next_chunk()
+                assert (chunk.chunk_index, chunk.keys) == (chunk_index, "w")
+            await stranger.request(session.id, start=True, end=True, token="guess")
+        assert session.summary is not None
+        assert session.summary["chunks"] == 3
+
+    asyncio.run(scenario())
+
+
+def test_only_who_started_the_server_may_end_all_sessions(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        async with (
+            WorldClient(server.grpc) as client,
+            client.open_session(picture(), PROMPT, **SMALL) as session,
+        ):
+            for ask in (administration.drain, administration.probe):
+                with pytest.raises(AdministrationError, match=r"BAD_REQUEST: .* server's secret"):
+                    await asyncio.to_thread(ask, server.grpc, "guess", 10.0)
+            await asyncio.to_thread(administration.probe, server.grpc, server.secret, 10.0)
+            await session.send("w")
+            assert len((await session.next_chunk()).frames) == 9
+
+    asyncio.run(scenario())
+
+
+def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
+    server = doomed_server(environment=SIMULATED, arguments=("--log-verbose=1",))
+
+    async def scenario() -> list[Any]:
+        async with WorldClient(server.grpc) as client:
+            await play(client, ["w"], **SMALL)
+            return [
+                await client.request("x", start=True, end=True, image=b"bad", prompt="a"),
+                await client.request("x", start=True, end=True),
+            ]
+
+    told = str(asyncio.run(scenario()))
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
+        told += page.read().decode()
+    administration.probe(server.grpc, server.secret, 10.0)
+    server.stop()
+    assert server.config.log is not None
+    log = server.config.log.read_text()
+    assert "lingbot_frames_total" in told
+    assert "session ended" in log
+    assert len(server.secret) == 64
+    assert server.secret not in told + log
+    assert server.secret != ServerProcess(ServerConfig()).secret
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """`tritonserver --model-repository` and nothing else: its gRPC address and process id."""
+    installation = find_installation()
+    ports = free_ports("127.0.0.1")
+    addresses = {name: next(ports) for name in ("grpc", "http", "metrics")}
+    command = [str(installation.binary), *installation.arguments]
+    command += [f"--model-repository={REPOSITORY}", "--exit-timeout-secs=10"]
+    for name, port in addresses.items():
+        command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
+    environment = {**os.environ, **installation.environment, **SIMULATED}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield f"127.0.0.1:{addresses['grpc']}", process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        wait_until_gone(process.pid, 5)
+        for pid in session_members(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_plain_tritonserver_makes_its_own_secret(plain: tuple[str, int]) -> None:
+    grpc, pid = plain
+
+    async def scenario() -> None:
+        async with WorldClient(grpc) as client:
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    assert len(await play(client, ["w"], **SMALL)) == 1
+                    break
+                except (errors.TritonError, errors.ConnectionFailed):
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.5)
+
+    asyncio.run(scenario())
+    with InferenceServerClient(grpc) as client:
+        assert "prompt is internal" in _call_worker(client, "prompt", b"guess")
+    folder = Path(tempfile.gettempdir()) / f"lingbot-triton-{os.getuid()}"
+    (secret,) = folder.glob(f"{pid}-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert len(secret.read_text()) == 64
+
+
+def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    server = doomed_server(
+        environment=SIMULATED,
+        arguments=(
+            "--grpc-use-ssl=true",
+            f"--grpc-server-cert={certificate}",
+            f"--grpc-server-key={key}",
+        ),
+    )
+    address = f"localhost:{server.grpc.rpartition(':')[2]}"
+
+    async def scenario() -> None:
+        async with WorldClient(address, tls=TLS(root_certificates=certificate)) as client:
+            assert len(await play(client, ["w"], **SMALL)) == 1
+        for tls in (None, TLS()):  # without encryption, and not trusting this certificate
+            async with WorldClient(address, tls=tls) as client:
+                with pytest.raises(errors.ConnectionFailed):
+                    await play(client, ["w"], **SMALL)
+
+    asyncio.run(scenario())
+    assert sessions(server) == 0

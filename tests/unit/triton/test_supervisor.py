@@ -1,0 +1,170 @@
+"""When a lost server is started again, how often, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from lingbot_triton.triton import supervisor
+from lingbot_triton.triton.administration import AdministrationError
+from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
+from lingbot_triton.triton.supervisor import RESTART_DELAYS, SILENCE_SECONDS, STABLE_SECONDS
+
+READY, LOST, NEVER_READY, INTERRUPTED = "ready", "lost", "never ready", "interrupted"
+
+
+class House:
+    """Servers that live for given times and end in given ways, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: tuple[str, float]) -> None:
+        self.now = 0.0
+        self.lives = list(lives)
+        self.told: list[ServerProcess] = []
+        self.slept: list[float] = []
+        monkeypatch.setattr(supervisor, "foreground", self.foreground)
+        monkeypatch.setattr(supervisor, "watch", self.watch)
+        monkeypatch.setattr(supervisor.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(supervisor.time, "sleep", self.slept.append)
+
+    @contextmanager
+    def foreground(self, config: ServerConfig) -> Iterator[ServerProcess]:
+        if self.lives[0][0] == NEVER_READY:
+            self.lives.pop(0)
+            raise ServerError("it did not start")
+        yield ServerProcess(config)
+
+    def watch(self, server: ServerProcess) -> NoReturn:
+        how, seconds = self.lives.pop(0)
+        self.now += seconds
+        raise KeyboardInterrupt if how == INTERRUPTED else ServerError("it was lost")
+
+    def keep_serving(self, error: type[BaseException]) -> None:
+        with pytest.raises(error):
+            supervisor.keep_serving(ServerConfig(), self.told.append)
+
+
+def test_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, (INTERRUPTED, 5))
+    house.keep_serving(KeyboardInterrupt)
+    assert (len(house.told), house.slept) == (1, [])
+
+
+def test_a_lost_server_is_started_again_at_the_same_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch, (LOST, 5), (LOST, 5), (INTERRUPTED, 5))
+    house.keep_serving(KeyboardInterrupt)
+    assert house.slept == list(RESTART_DELAYS[:2])
+    assert len({(server.grpc, server.http, server.metrics) for server in house.told}) == 1
+    assert len({server.secret for server in house.told}) == 3
+
+
+def test_a_server_that_is_lost_again_and_again_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch, *[(LOST, 5)] * 20)
+    house.keep_serving(ServerError)
+    assert house.slept == list(RESTART_DELAYS)
+
+
+def test_a_server_that_served_long_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [(LOST, 5), (LOST, STABLE_SECONDS + 1), (INTERRUPTED, 5)]
+    house = House(monkeypatch, *lives)
+    house.keep_serving(KeyboardInterrupt)
+    assert house.slept == [RESTART_DELAYS[0]] * 2
+
+
+def test_a_first_start_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, (NEVER_READY, 0))
+    house.keep_serving(ServerError)
+    assert house.slept == []
+
+
+def test_a_later_start_that_fails_counts_as_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch, (LOST, 5), (NEVER_READY, 0), (INTERRUPTED, 5))
+    house.keep_serving(KeyboardInterrupt)
+    assert house.slept == list(RESTART_DELAYS[:2])
+
+
+class Watched:
+    """A server whose orchestrator may die, or fall silent."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.config = ServerConfig(arguments=arguments)
+        self.grpc, self.secret, self.echo = "127.0.0.1:1", "secret", False
+        self.models = {"orchestrator": 1}
+
+    def model_processes(self) -> dict[str, int]:
+        return self.models
+
+    def check_running(self) -> None:
+        pass
+
+
+def _watch(monkeypatch: pytest.MonkeyPatch, server: Any, answers: bool) -> float:
+    """Watch until the server is lost or an hour has passed; seconds that took."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now > 3600:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def probing(server: Any) -> Iterator[Any]:
+        yield lambda: now if answers else 0.0
+
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
+    monkeypatch.setattr(supervisor.time, "sleep", sleep)
+    monkeypatch.setattr(supervisor, "probing", probing)
+    try:
+        supervisor.watch(server)
+    except KeyboardInterrupt:
+        return now
+
+
+def test_a_server_that_answers_is_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _watch(monkeypatch, Watched(), answers=True) > 3600
+
+
+def test_a_server_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ServerError, match=f"has not answered for {SILENCE_SECONDS:.0f} s"):
+        _watch(monkeypatch, Watched(), answers=False)
+
+
+def test_a_server_whose_orchestrator_dies_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Watched()
+    reads = iter([{"orchestrator": 1}] * 3 + [{}])
+    monkeypatch.setattr(server, "model_processes", lambda: next(reads))
+    with pytest.raises(ServerError, match="the process of model orchestrator died"):
+        _watch(monkeypatch, server, answers=True)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_probes_go_on_until_the_end_and_never_behind_tls(
+    monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    asked: list[str] = []
+
+    def probe(address: str, secret: str, timeout: float) -> None:
+        asked.append(secret)
+        if len(asked) == 1:
+            raise AdministrationError("busy")
+
+    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor.administration, "probe", probe)
+    server: Any = Watched(*["--grpc-use-ssl=true"] * tls)
+    with supervisor.probing(server) as last_answer:
+        first = last_answer()
+        for _ in range(1000):
+            if len(asked) >= 3:
+                break
+            if tls and last_answer() > first:
+                break
+            supervisor.time.sleep(0.01)
+        assert last_answer() > first
+    assert asked == [] if tls else set(asked) == {"secret"}
