@@ -47,9 +47,7 @@ class Past:
 
     def followed_by(self, other: Past) -> Past:
         pairs = zip(self.blocks, other.blocks, strict=True)
-        return Past(
-            [(torch.cat((k, nk), 2), torch.cat((v, nv), 2)) for (k, v), (nk, nv) in pairs]
-        )
+        return Past([(torch.cat((k, nk), 2), torch.cat((v, nv), 2)) for (k, v), (nk, nv) in pairs])
 
 
 def segment_tokens(x: torch.Tensor, frames: int) -> torch.Tensor:
@@ -230,6 +228,6 @@ def _merged(attended: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _turn(x: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs of x [batch, heads, tokens, d]."""
     cos, sin = turned
-    real, imaginary = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    real, imaginary = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
     pairs = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
     return pairs.flatten(-2).to(x.dtype)

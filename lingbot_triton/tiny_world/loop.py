@@ -106,9 +106,7 @@ def train(
                 reached.seconds += time.monotonic() - started
                 _note(reached, sums, values)
                 figures = " ".join(f"{name} {value:.4f}" for name, value in values.items())
-                progress.update(
-                    task, completed=share, figures=f"step {reached.step} {figures}"
-                )
+                progress.update(task, completed=share, figures=f"step {reached.step} {figures}")
                 if time.monotonic() - saved > save_seconds:
                     _save(trainee, average, work, reached)
                     on_save()

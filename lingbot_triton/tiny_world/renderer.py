@@ -182,14 +182,16 @@ def _sky(scene: Scene, rays: Array) -> Array:
         ridge = height * (0.55 + 0.45 * np.sin(count * azimuth + phase))
         share = np.clip((ridge - slope[low]) * 70 + 0.5, 0, 1)
         colour[:, low] += share * (scene.hill_colour[:, None] - colour[:, low])
-    return colour.astype(np.float32)
+    blended: Array = colour.astype(np.float32)
+    return blended
 
 
 def _fog(scene: Scene, surface: Array, distance: Array) -> Array:
     """Colours `surface` [3, n] as they look from `distance` [n]."""
     clear = np.exp(-((scene.fog * np.minimum(distance, 50)) ** 2))
     haze = scene.horizon[:, None]
-    return haze + clear * (surface - haze)
+    fogged: Array = haze + clear * (surface - haze)
+    return fogged
 
 
 def _visible_cells(view: _View) -> list[tuple[int, int]]:
@@ -276,7 +278,9 @@ def _cast_round(rays: Array, x: float, z: float, radius: float) -> tuple[Array, 
 
 def _cast_square(rays: Array, x: float, z: float, radius: float) -> tuple[Array, Array, Array]:
     """The same for an endless square column that is aligned with the axes."""
-    inverse = [1 / np.where(np.abs(ray) < 1e-6, np.float32(1e-6), ray) for ray in (rays[0], rays[2])]
+    inverse = [
+        1 / np.where(np.abs(ray) < 1e-6, np.float32(1e-6), ray) for ray in (rays[0], rays[2])
+    ]
     enter = []
     leave = []
     for ray, middle in zip(inverse, (x, z), strict=True):
@@ -291,9 +295,7 @@ def _cast_square(rays: Array, x: float, z: float, radius: float) -> tuple[Array,
     return depth, nx, nz
 
 
-def _ball(
-    view: _View, centre: tuple[float, float, float], radius: float, colour: Array
-) -> None:
+def _ball(view: _View, centre: tuple[float, float, float], radius: float, colour: Array) -> None:
     window = _window(view, [c - radius for c in centre], [c + radius for c in centre])
     if window is None:
         return

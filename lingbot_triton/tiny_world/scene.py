@@ -18,6 +18,9 @@ Colour = NDArray[np.float32]
 EYE_HEIGHT = 0.5
 """Of the camera above the floor; one step of a held key is 0.05."""
 
+FIRST_TRAINING_SCENE = 1_000_000
+"""Scenes with lower numbers are kept for measuring."""
+
 COLOURS = {
     "red": (0.80, 0.18, 0.16),
     "orange": (0.92, 0.52, 0.16),
@@ -135,7 +138,7 @@ class Scene:
             zenith=_rgb(zenith),
             brightness=brightness,
             spacing=spacing,
-            **scene,  # type: ignore[arg-type]
+            **scene,
         )
 
 

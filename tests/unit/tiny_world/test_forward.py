@@ -13,7 +13,7 @@ from lingbot_triton.tiny_world.forward import (
     unsegment_tokens,
 )
 from lingbot_triton.tiny_world.layout import Layout
-from lingbot_triton.tiny_world.network import build_network, small_config
+from lingbot_triton.tiny_world.network import NetworkSize, build_network
 from lingbot_triton.world.dit import WorldTransformer, patchify, unpatchify
 from lingbot_triton.world.kv_cache import KVCache
 
@@ -25,7 +25,7 @@ CHUNKS = 5
 @pytest.fixture(scope="module")
 def network() -> WorldTransformer:
     """Random in every weight, or the zeros of a fresh one would hide mistakes."""
-    network = build_network(small_config(dim=48, layers=3, heads=2, ffn=64), 0)
+    network = build_network(NetworkSize(dim=48, layers=3, heads=2, ffn=64).config(), 0)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -72,9 +72,7 @@ def streamed(network: WorldTransformer, layout: Layout, timestep: int) -> torch.
         part = slice(chunk * CHUNK_LATENT_FRAMES, (chunk + 1) * CHUNK_LATENT_FRAMES)
         network.begin_chunk(caches)
         network.read_control(caches, control[:, part].contiguous())
-        flows.append(
-            network(noisy[:, part].contiguous(), network.modulation(timestep), caches)
-        )
+        flows.append(network(noisy[:, part].contiguous(), network.modulation(timestep), caches))
         network.commit(clean[:, part].contiguous(), network.modulation(0), caches)
     return torch.cat(flows, dim=1)
 

@@ -1,0 +1,157 @@
+"""The stages of a training, one after another; each goes on from what the work folder holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from lingbot_triton.tiny_world import export
+from lingbot_triton.tiny_world.batches import Batches
+from lingbot_triton.tiny_world.card import write_card
+from lingbot_triton.tiny_world.curves import draw_curves
+from lingbot_triton.tiny_world.dit_training import DiTConfig, DiTTrainee, RolloutTrainee
+from lingbot_triton.tiny_world.films import Films, FilmsSize, channel_weights, make_films
+from lingbot_triton.tiny_world.loop import Budget, train
+from lingbot_triton.tiny_world.network import NetworkSize, build_network
+from lingbot_triton.tiny_world.vae_export import normalise
+from lingbot_triton.tiny_world.vae_training import (
+    VAEConfig,
+    VAETrainee,
+    build_vae,
+    latent_statistics,
+)
+from lingbot_triton.tiny_world.work import Work
+
+_STATISTICS_STEPS = range(10_000_000, 10_000_012)
+"""Steps whose films no training reaches."""
+
+
+@dataclass(frozen=True)
+class Minutes:
+    """What each stage is given; 172 in all, which leaves some for the rest."""
+
+    vae: float = 45
+    films: float = 27
+    dit: float = 70
+    rollout: float = 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a training depends on."""
+
+    seed: int = 0
+    minutes: Minutes = field(default_factory=Minutes)
+    films: FilmsSize = field(default_factory=FilmsSize)
+    processes: int = 2
+    vae: VAEConfig = field(default_factory=VAEConfig)
+    network: NetworkSize = field(default_factory=NetworkSize)
+    dit: DiTConfig = field(default_factory=DiTConfig)
+    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(learning_rate=4e-4))
+    most_steps: int | None = None
+    """Ends each training stage early; for trials."""
+
+
+@dataclass(frozen=True)
+class Training:
+    plan: Plan
+    work: Work
+    console: Console
+
+    def run(self) -> Path:
+        """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder."""
+        self.work.write_json("plan.json", asdict(self.plan))
+        self.train_vae()
+        make_films(
+            self.work,
+            self.plan.films,
+            self.plan.vae.base_dim,
+            self.plan.minutes.films,
+            self.plan.processes,
+            self.console,
+        )
+        self.train_transformer()
+        return self.export()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.work.path("checkpoint")
+
+    def train_vae(self) -> None:
+        """Leaves the normalised VAE in `vae-final.pt`, from which films are encoded."""
+        if self.work.path("vae-final.pt").exists():
+            return
+        trainee = VAETrainee(self.plan.vae, self.plan.seed)
+        weights = train(
+            trainee,
+            self.work,
+            self._budget(self.plan.minutes.vae),
+            self.console,
+            on_save=self._draw_curves,
+        )
+        self.finish_vae(trainee, weights)
+
+    def finish_vae(self, trainee: VAETrainee, weights: dict[str, torch.Tensor]) -> None:
+        vae = trainee.module.eval()
+        vae.load_state_dict(weights)
+        films = torch.cat([trainee.films(step) for step in _STATISTICS_STEPS if step % 8 == 7])
+        normalise(vae, *latent_statistics(vae, films))
+        torch.save(vae.state_dict(), self.work.path("vae-final.pt"))
+
+    def load_vae(self) -> Any:
+        vae = build_vae(self.plan.vae.base_dim, 0).eval().requires_grad_(False)
+        vae.load_state_dict(torch.load(self.work.path("vae-final.pt"), weights_only=True))
+        return vae
+
+    def train_transformer(self) -> None:
+        """On true history, then on its own."""
+        plan = self.plan
+        export.write_text(self.checkpoint, plan.seed)
+        films = Films.load(self.work)
+        batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
+        weights = self._channel_weights(films)
+        network = build_network(plan.network.config(), plan.seed)
+        average = self._train(
+            DiTTrainee(network, batches, weights, plan.dit, plan.seed), plan.minutes.dit
+        )
+        network.load_state_dict(average)
+        self._train(
+            RolloutTrainee(network, batches, weights, plan.rollout, plan.seed),
+            plan.minutes.rollout,
+        )
+
+    def export(self) -> Path:
+        """Write the checkpoint with the newest weights there are."""
+        config = self.plan.network.config()
+        for stage in ("rollout", "dit"):
+            kept = self.work.load(stage)
+            if kept is not None and kept[0].step > 0:
+                export.write_transformer(self.checkpoint, config, kept[1]["average"])
+                break
+        export.write_vae(self.checkpoint, self.load_vae())
+        write_card(self.checkpoint, self.work)
+        self._draw_curves()
+        return self.checkpoint
+
+    def _train(self, trainee: DiTTrainee, minutes: float) -> dict[str, torch.Tensor]:
+        return train(
+            trainee, self.work, self._budget(minutes), self.console, on_save=self._draw_curves
+        )
+
+    def _channel_weights(self, films: Films) -> torch.Tensor:
+        path = self.work.path("channel-weights.pt")
+        if not path.exists():
+            few = min(8, len(films.scenes) // 4)
+            torch.save(channel_weights(self.load_vae(), films, few), path)
+        weights: torch.Tensor = torch.load(path, weights_only=True)
+        return weights
+
+    def _budget(self, minutes: float) -> Budget:
+        return Budget(minutes, self.plan.most_steps)
+
+    def _draw_curves(self) -> None:
+        draw_curves(self.work, self.work.path("losses.png"))
