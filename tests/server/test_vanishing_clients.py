@@ -86,7 +86,7 @@ async def _gone(server: ServerProcess, seconds: float) -> None:
 )
 def test_a_killed_client_leaves_nothing(server: ServerProcess, chunks: int, last: str) -> None:
     with _client(server, "killed", chunks, last) as pid:
-        assert sessions(server) == 1
+        asyncio.run(eventually(lambda: sessions(server) == 1))
         os.kill(pid, signal.SIGKILL)
         asyncio.run(_gone(server, IDLE + 2 + 10))  # and 10 s for a machine that is busy
         # While something is unanswered the server sees it at once, else by the silence.
