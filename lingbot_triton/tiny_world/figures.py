@@ -1,0 +1,90 @@
+"""How films compare: fidelity, motion, sharpness and colour. Frames are uint8 [n, H, W, 3]."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frames = NDArray[np.uint8]
+
+_ZOOMS = np.exp(np.linspace(-0.35, 0.35, 29))
+
+
+def psnr(mine: Frames, truth: Frames) -> float:
+    """Of all frames together, in dB."""
+    error = float(((mine.astype(np.float64) - truth) ** 2).mean())
+    return 10 * math.log10(255**2 / max(error, 1e-9))
+
+
+def grey(frames: Frames) -> NDArray[np.float64]:
+    mean: NDArray[np.float64] = frames.astype(np.float64).mean(axis=-1) / 255
+    return mean
+
+
+def sideways(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """Pixels by which grey pictures [H, W] moved to the right, by phase correlation."""
+    window = np.outer(np.hanning(before.shape[0]), np.hanning(before.shape[1]))
+    spectra = [np.fft.rfft2((picture - picture.mean()) * window) for picture in (before, after)]
+    product = np.conj(spectra[0]) * spectra[1]
+    peaks = np.fft.irfft2(product / (np.abs(product) + 1e-9), before.shape)
+    width = before.shape[1]
+    column = int(np.unravel_index(peaks.argmax(), peaks.shape)[1])
+    return float(column - width if column > width // 2 else column)
+
+
+def turn_of(frames: Frames) -> float:
+    """Pixels to the right from each frame to the next, over all of them."""
+    pictures = grey(frames)
+    steps = [sideways(a, b) for a, b in pairwise(pictures)]
+    return float(np.sum(steps))
+
+
+def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """The factor by which the middle of `before` must be enlarged to look most like `after`."""
+    height, width = before.shape
+    rows, columns = np.mgrid[0:height, 0:width]
+    y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
+    middle = (np.abs(y) < height / 3) & (np.abs(x) < width / 3)
+    errors = []
+    for zoom in _ZOOMS:
+        # Enlarging looks up nearer to the centre; shrinking may look up past the edge.
+        row = y[middle] / zoom + (height - 1) / 2
+        column = x[middle] / zoom + (width - 1) / 2
+        errors.append(np.abs(_between(before, row, column) - after[middle]).mean())
+    return float(_ZOOMS[int(np.argmin(errors))])
+
+
+def _between(
+    picture: NDArray[np.float64], row: NDArray[np.float64], column: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Bilinear values of a picture at fractional places within it."""
+    height, width = picture.shape
+    row, column = row.clip(0, height - 1.001), column.clip(0, width - 1.001)
+    top, left = row.astype(int), column.astype(int)
+    down, right = row - top, column - left
+    upper = picture[top, left] * (1 - right) + picture[top, left + 1] * right
+    lower = picture[top + 1, left] * (1 - right) + picture[top + 1, left + 1] * right
+    value: NDArray[np.float64] = upper * (1 - down) + lower * down
+    return value
+
+
+def change_of(frames: Frames) -> float:
+    """Mean absolute difference from the first frame to the last, in grey levels."""
+    return float(np.abs(frames[-1].astype(np.float64) - frames[0]).mean())
+
+
+def sharpness(frames: Frames) -> float:
+    """Mean size of the grey gradient, the more the sharper."""
+    pictures = grey(frames)
+    across = np.abs(np.diff(pictures, axis=2)).mean()
+    down = np.abs(np.diff(pictures, axis=1)).mean()
+    return float(across + down)
+
+
+def colours(frames: Frames) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation of each colour channel, of 255."""
+    flat = frames.reshape(-1, 3).astype(np.float64)
+    return flat.mean(0), flat.std(0)
