@@ -29,6 +29,9 @@ class Workers(Protocol):
     async def ping(self, stage: str, session: Session | None = None) -> None:
         """Return if the process that holds `session` (or any) answers; raises StageDead."""
 
+    def extinct(self, stage: str) -> bool:
+        """Whether the stage is known to have no living process at all."""
+
     async def reload(self, stage: str) -> None:
         """Start the stage's processes anew; raises StageFailed that says why it cannot be."""
 
@@ -109,6 +112,11 @@ class Recovery:
     async def _end_lost(self, stage: str) -> bool:
         """Fail the sessions whose worker is dead; whether any session has another one."""
         holders = self._holders(stage)
+        if self._workers.extinct(stage):
+            # Asking takes long when all who hold a session ask at once, and says nothing new.
+            for session in holders:
+                session.fail(_lost(stage))
+            return False
         return any(await asyncio.gather(*(self._lives(stage, session) for session in holders)))
 
     async def _lives(self, stage: str, session: Session) -> bool:
@@ -124,7 +132,7 @@ class Recovery:
         except (StageTimeout, ShuttingDown):
             return True
         except WorldError:
-            session.fail(StageDead(stage, f"the {stage} worker that held the session has died"))
+            session.fail(_lost(stage))
             return False
         return True
 
@@ -141,3 +149,7 @@ class Recovery:
                 self._observer.add(metrics.RESTARTS, 1, stage)
                 log.warning("%s was reloaded and takes sessions again", stage)
                 return
+
+
+def _lost(stage: str) -> StageDead:
+    return StageDead(stage, f"the {stage} worker that held the session has died")

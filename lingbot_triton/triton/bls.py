@@ -52,6 +52,7 @@ class TritonStages:
             for spec in protocol.WORKERS
         }
         self._reloaded = {spec.name: 0 for spec in protocol.WORKERS}
+        self._extinct: set[str] = set()
         # One for each: a stopped worker's ping keeps a thread, and must not keep the others'.
         self._pings = ThreadPoolExecutor(len(protocol.WORKERS), thread_name_prefix="ping")
         self._reloads = ThreadPoolExecutor(1, thread_name_prefix="reload")
@@ -72,9 +73,7 @@ class TritonStages:
 
     async def open_denoise(self, session: Session, context: Any) -> None:
         inputs = {protocol.CONTEXT.name: context}
-        (about,) = await self._open(
-            protocol.DENOISE_MODEL, session, inputs, (protocol.ABOUT.name,)
-        )
+        (about,) = await self._open(protocol.DENOISE_MODEL, session, inputs, (protocol.ABOUT.name,))
         session.about = json.loads(about.as_numpy()[0])
 
     async def open_decode(self, session: Session) -> None:
@@ -135,6 +134,10 @@ class TritonStages:
             epoch, flags = None, 0
         await self._call(spec, epoch, inputs, parameters, flags, (), self._pings)
 
+    def extinct(self, stage: str) -> bool:
+        """`recovery.Workers`: whether the stage is known to have no living process at all."""
+        return stage in self._extinct
+
     async def reload(self, stage: str) -> None:
         """`recovery.Workers`: unload and load the model, which starts its processes anew."""
         if not controls_models(command_line(os.getppid())):
@@ -156,6 +159,7 @@ class TritonStages:
             pb_utils.load_model(stage)
         except Exception as error:
             raise StageFailed(str(error)) from None
+        self._extinct.discard(stage)
         if prefix is not None and (removed := remove_orphans(prefix, server)):
             log.info("removed shared memory of dead processes: %s", ", ".join(removed))
 
@@ -228,6 +232,9 @@ class TritonStages:
         flags: int,
         outputs: Sequence[str],
     ) -> list[Any]:
+        if spec.name in self._extinct:
+            # Triton takes a second to say so, for each call and one after another.
+            raise StageDead(spec.name, f"the {spec.name} worker has died")
         sequence: dict[str, Any] = {}
         if epoch is not None:
             sequence = {"correlation_id": epoch, "flags": flags}
@@ -246,6 +253,8 @@ class TritonStages:
                 # Were it to go on, its late answers would be taken for those to later requests.
                 instance = error.instance
                 _kill(pid for pid in children(os.getppid()) if instance in command_line(pid))
+                if not any(model_of(pid) == spec.name for pid in children(os.getppid())):
+                    self._extinct.add(spec.name)
             raise error
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]

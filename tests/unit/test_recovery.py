@@ -47,6 +47,9 @@ class Mortals(FakeStages):
         elif (stage, 0) in self.dead:
             raise StageDead(stage, f"the {stage} worker has died")
 
+    def extinct(self, stage: str) -> bool:
+        return all((stage, process) in self.dead for process in range(self.processes))
+
     async def reload(self, stage: str) -> None:
         holders = [seen for seen in self.sessions.values() if stage in seen.open]
         assert all(stage in seen.closed for seen in holders if not self._lost(seen, stage))
@@ -77,7 +80,7 @@ def test_a_worker_that_dies_idle_ends_the_sessions_it_held_and_comes_back(stage:
             await house.send(session_id, start=True, chunk=0).done()
         await asyncio.sleep(30)
         stages.kill(stage)
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
         refused = house.send(3, start=True)
         assert await refused.done() == ["STAGE_FAILED"]
         assert refused.answers[0].message == (
@@ -192,6 +195,30 @@ def test_a_stopped_worker_is_not_taken_for_dead() -> None:
         await asyncio.sleep(200)
         assert stages.asked == 1, "a worker that does not answer is not asked again and again"
         assert await house.send(1, chunk=1).done() == ["FRAMES"] * 3
+        await house.idle()
+
+    run(scenario())
+
+
+def test_many_sessions_that_ask_a_dead_worker_do_not_keep_it_from_coming_back() -> None:
+    """Triton answers the calls to a dead worker one after another, a second for each."""
+
+    async def scenario() -> None:
+        class Queueing(Mortals):
+            queue = asyncio.Lock()
+
+            async def ping(self, stage: str, session: Session | None = None) -> None:
+                async with self.queue:
+                    await super().ping(stage, session)
+
+        stages = Queueing()
+        house = _house(stages)
+        for session_id in range(8):
+            await house.send(session_id, start=True, chunk=0).done()
+        stages.kill("decode")
+        await asyncio.sleep(40)
+        assert stages.reloads == ["decode"]
+        assert await house.send("new", start=True).done() == ["READY"]
         await house.idle()
 
     run(scenario())
