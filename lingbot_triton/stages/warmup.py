@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.budget import ran_out
 from lingbot_triton.stages.compute import find_device
-from lingbot_triton.world.vae import Encoder
+
+if TYPE_CHECKING:  # a worker imports its own libraries only
+    from lingbot_triton.world.vae import Encoder
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from lingbot_triton.world.errors import CheckpointError
 
@@ -136,6 +135,8 @@ def read(path: Path, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]
 
 
 def _open(path: Path, device: str) -> Any:
+    from safetensors import safe_open  # gpu_check runs with nothing but torch
+
     try:
         return safe_open(path, "pt", device=device)
     except Exception as error:

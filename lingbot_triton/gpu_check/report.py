@@ -1,0 +1,108 @@
+"""The check's findings as a table, beside what others report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PUBLISHED = (
+    ("TeleFuser, prefetched", "4xH100, SageAttention", "whole chunk in line", 1447.6),
+    ("NVIDIA FlashDreams", "1xH100", "latent and commit", 2157.5),
+    ("NVIDIA FlashDreams", "1xH100", "control to latent", 1734.8),
+    ("NVIDIA FlashDreams", "1xH100", "commit", 444.8),
+    ("vLLM-Omni, compiled", "1xH200", "control to latent", 2464.0),
+)
+"""System, hardware, what is timed, milliseconds for 12 frames at 480p."""
+_GIB = 2**30
+
+
+def chunk_times(report: dict[str, Any], window: str) -> dict[str, float | None]:
+    """Milliseconds for 12 frames: what a person waits, what is beside that, and all in line."""
+    session, vae = report["sessions"][window], report["vae"].get("float32")
+    latent = session["latent_ms"]
+    frame = vae["decode_frame_ms"] if vae else None
+    return {
+        "control to latent": latent,
+        "control to first frames": None if frame is None else round(latent + frame, 3),
+        "control to last frame": None if frame is None else round(latent + 3 * frame, 3),
+        "commit": session["commit_ms"],
+        "latent and commit": round(latent + session["commit_ms"], 3),
+        "whole chunk in line": None
+        if frame is None
+        else round(latent + 3 * frame + session["commit_ms"], 3),
+        "condition, prefetched": vae["encode_chunk_ms"] if vae else None,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """All findings as text."""
+    head = f"{report['device']}, torch {report['torch']}, {report['case']} size, "
+    lines = [head + f"{report['width']}x{report['height']} pixels, {report['dtype']}", ""]
+    lines += _sessions(report) + _comparison(report) + _variants(report) + _checks(report)
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _sessions(report: dict[str, Any]) -> list[str]:
+    lines = ["one chunk, ms" + "".join(f"{window:>16}" for window in report["sessions"])]
+    for name in ("control_ms", "step_ms", "commit_ms", "latent_ms"):
+        values = [session[name] for session in report["sessions"].values()]
+        lines.append(f"{name:<13}" + "".join(f"{_number(value):>16}" for value in values))
+    for name in ("step", "commit"):
+        shares = [session["peak_share"][name] for session in report["sessions"].values()]
+        texts = ["-" if share is None else f"{share:.1%}" for share in shares]
+        lines.append(f"{name + ' of peak':<13}" + "".join(f"{text:>16}" for text in texts))
+    return [*lines, ""]
+
+
+def _comparison(report: dict[str, Any]) -> list[str]:
+    lines = [f"{'12 frames, ms':<26}{'on':<24}{'timed':<26}{'ms':>9}"]
+    for window in report["sessions"]:
+        for name, ms in chunk_times(report, window).items():
+            lines.append(f"{window:<26}{report['device'][:22]:<24}{name:<26}{_number(ms):>9}")
+    for system, hardware, name, ms in PUBLISHED:
+        lines.append(f"{system:<26}{hardware:<24}{name:<26}{ms:>9.1f}")
+    return [*lines, ""]
+
+
+def _variants(report: dict[str, Any]) -> list[str]:
+    lines = [f"{'computed by':<30}{'step ms':>9}{'commit ms':>11}{'difference':>12}{'first s':>9}"]
+    for row in report["variants"]:
+        name = row["attention"] + (", compiled" if row["compiled"] else "")
+        lines.append(
+            f"{name:<30}{row['step_ms']:>9.1f}{row['commit_ms']:>11.1f}"
+            f"{row['difference']:>12.2g}{row['first_pass_seconds']:>9.1f}"
+        )
+    lines.append("")
+    for row in report["attention"]:
+        told = row.get("problem") or (
+            f"{row['ms']:.3f} ms, {row['tflops']:.1f} TFLOP/s, differs by {row['difference']:.2g}"
+        )
+        lines.append(f"attention to {row['frames']} frames by {row['attention']}: {told}")
+    return [*lines, ""]
+
+
+def _checks(report: dict[str, Any]) -> list[str]:
+    memory = report["memory"]
+    lines = [
+        f"VAE {name}: {vae['encode_chunk_ms']:.1f} ms to encode a chunk, "
+        f"{vae['decode_frame_ms']:.1f} ms to decode a latent frame, "
+        f"{vae['session_bytes'] / _GIB:.2f} GiB a session"
+        for name, vae in report["vae"].items()
+    ]
+    lines += [
+        f"golden {row['kind']} {row['dtype']}: first flow off by {row['flow_relative']:.2g}, "
+        f"latents by {row['latents_relative']:.2g} of their norm"
+        for row in report["golden"]
+    ]
+    lines.append(
+        f"memory: {memory['weights_bytes'] / _GIB:.2f} GiB of weights, "
+        f"{memory['peak_bytes'] / _GIB:.2f} GiB at most, {memory['growth_bytes']} bytes more after "
+        f"{memory['chunks']} chunks"
+    )
+    lines += [f"left out: {what}" for what in report["left_out"]]
+    lines += [f"FAILED: {problem}" for problem in report["problems"]]
+    lines.append(f"{report['seconds']:.0f} s in all")
+    return lines
