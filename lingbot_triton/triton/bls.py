@@ -235,6 +235,7 @@ class TritonStages:
         if spec.name in self._extinct:
             # Triton takes a second to say so, for each call and one after another.
             raise StageDead(spec.name, f"the {spec.name} worker has died")
+        reloaded = self._reloaded[spec.name]
         sequence: dict[str, Any] = {}
         if epoch is not None:
             sequence = {"correlation_id": epoch, "flags": flags}
@@ -248,16 +249,22 @@ class TritonStages:
         response = request.exec()
         if response.has_error():
             error = from_triton_error(spec.name, response.error().message())
-            if isinstance(error, StageDead):
-                # Triton gives a process up that is stopped, or too slow to say that it is well.
-                # Were it to go on, its late answers would be taken for those to later requests.
-                instance = error.instance
-                _kill(pid for pid in children(os.getppid()) if instance in command_line(pid))
-                if not any(model_of(pid) == spec.name for pid in children(os.getppid())):
-                    self._extinct.add(spec.name)
+            # An answer that comes after a reload is not about the processes that live now.
+            if isinstance(error, StageDead) and reloaded == self._reloaded[spec.name]:
+                self._bury(error)
             raise error
         by_name = {tensor.name(): tensor for tensor in response.output_tensors()}
         return [by_name[name] for name in outputs]
+
+    def _bury(self, error: StageDead) -> None:
+        """Triton gave a process up: it is dead, or stopped, or too slow to say that it is well.
+
+        Were it to go on, its late answers would be taken for those to later requests.
+        """
+        living = children(os.getppid())
+        _kill(pid for pid in living if error.instance in command_line(pid))
+        if not any(model_of(pid) == error.stage for pid in children(os.getppid())):
+            self._extinct.add(error.stage)
 
 
 def controls_models(command: Sequence[str]) -> bool:
