@@ -208,7 +208,11 @@ def send(start=False, end=False, **inputs):
         tensors.append(InferInput(name, list(array.shape), kind))
         tensors[-1].set_data_from_numpy(array)
     client.async_stream_infer(
-        "orchestrator", tensors, sequence_id="my-session", sequence_start=start, sequence_end=end,
+        "orchestrator",
+        tensors,
+        sequence_id="my-session",
+        sequence_start=start,
+        sequence_end=end,
         enable_empty_final_response=True,
     )
 

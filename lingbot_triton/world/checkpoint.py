@@ -63,8 +63,7 @@ def _find(root: Path, what: str, candidates: Iterable[str], hint: str = "") -> P
         if path.exists():
             return path
     raise CheckpointError(
-        f"no {what} in checkpoint {root}; looked for "
-        f"{', '.join(str(path) for path in paths)}{hint}"
+        f"no {what} in checkpoint {root}; looked for {', '.join(str(path) for path in paths)}{hint}"
     )
 
 
