@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lingbot_triton.bench.hosting import computing, serving
-from lingbot_triton.tiny_world.measures import Extent, measure
+from lingbot_triton.tiny_world.measures import LONG_OPTIONS, Extent, measure
 from lingbot_triton.tiny_world.playing import load_stages, truth_of
 from lingbot_triton.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_triton.tiny_world.scene import Scene
@@ -87,7 +87,10 @@ def time_server(checkpoint: Path) -> RealTime:
 async def _play(client: WorldClient) -> Played:
     scene = Scene.sample(0)
     session = client.open_session(
-        Image.fromarray(truth_of(scene, ("",))[0]), scene.prompt, chunk_count=_TIMED_CHUNKS
+        Image.fromarray(truth_of(scene, ("",))[0]),
+        scene.prompt,
+        kv_window_frames=LONG_OPTIONS.kv_window_frames,
+        kv_sink_frames=LONG_OPTIONS.kv_sink_frames,
     )
     return await play_session(session, _TIMED_KEYS, Pace(_TIMED_CHUNKS), Gate(1))
 

@@ -135,9 +135,9 @@ def forward(
     weight = network.patch_embedding.weight.flatten(1)
     x = functional.linear(tokens, weight, network.patch_embedding.bias).float()
     outputs = x.shape[1] if outputs is None else outputs
-    embedded = network.time_embedding(_waves(network, timesteps)).float()
-    projected = network.time_projection(embedded).float()
-    projected = projected.view(*timesteps.shape, 6, -1)
+    with torch.autocast("cpu", enabled=False):  # few rows, and float32 in the service too
+        embedded = network.time_embedding(_waves(network, timesteps))
+        projected = network.time_projection(embedded).view(*timesteps.shape, 6, -1)
     kept = []
     for index, block in enumerate(network.layers):
         rows = (block.modulation[0] + projected).unsqueeze(-2).unbind(2)

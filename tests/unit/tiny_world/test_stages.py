@@ -11,14 +11,20 @@ import torch
 from rich.console import Console
 
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages.condition import ConditionStage
-from lingbot_triton.stages.decode import DecodeStage
-from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
 from lingbot_triton.tiny_world.dit_training import DiTConfig
+from lingbot_triton.tiny_world.figures import psnr
 from lingbot_triton.tiny_world.films import Films, FilmsSize
 from lingbot_triton.tiny_world.network import NetworkSize
+from lingbot_triton.tiny_world.playing import (
+    Conditions,
+    load_stages,
+    play,
+    reconstruct,
+    truth_of,
+)
 from lingbot_triton.tiny_world.renderer import HEIGHT, WIDTH
+from lingbot_triton.tiny_world.scene import Scene
 from lingbot_triton.tiny_world.stages import Minutes, Plan, Training
 from lingbot_triton.tiny_world.vae_training import VAEConfig
 from lingbot_triton.tiny_world.work import Work
@@ -54,21 +60,16 @@ def weights(root: Path, stage: str) -> dict[str, torch.Tensor]:
 
 
 def test_the_service_plays_what_was_trained(trained: Path) -> None:
-    settings = Settings(checkpoint=str(trained / "checkpoint"), device="cpu")
-    prompt, denoise = PromptStage.load(settings), DenoiseStage.load(settings)
-    condition, decode = ConditionStage.load(settings), DecodeStage.load(settings)
-    size = {"height": HEIGHT, "width": WIDTH}
-    picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    conditions = condition.open({"picture": picture}, size)
-    context = prompt.encode("A hall with red and teal pillars.")
-    state = denoise.open({"context": context}, {"options": "{}", **size})
-    decoder = decode.open({}, {})
-    for chunk, frames in ((0, 9), (1, 12)):
-        arrays = condition.step(conditions, {}, {})
-        latent = denoise.step(state, arrays, {"chunk_index": chunk, "keys": "w"})["latent"]
-        denoise.commit(state)
-        film = decode.step(decoder, {"latent": latent}, {})["frames"]
-        assert film.shape == (frames, HEIGHT, WIDTH, 3)
+    stages, scene = load_stages(trained / "checkpoint"), Scene.sample(0)
+    truth = truth_of(scene, ("w", ""))
+    conditions = Conditions.of(stages, truth[0], 2)
+    film = play(stages, scene, conditions, ("w", ""))
+    assert film.shape == truth.shape == (21, HEIGHT, WIDTH, 3)
+    assert (play(stages, scene, conditions, ("w", "")) == film).all()
+    assert (play(stages, scene, conditions, ("l", ""))[9:] != film[9:]).any()
+    rebuilt = reconstruct(stages, truth)
+    assert rebuilt.shape == truth.shape
+    assert psnr(rebuilt, truth) > 5
 
 
 def test_the_prompt_reaches_the_encoder_word_by_word(trained: Path) -> None:
