@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +34,15 @@ class FrameSize:
 def open_session(
     client: WorldClient, size: FrameSize, chunks: int, seed: int, **options: Any
 ) -> WorldSession:
-    """A session for `chunks` chunks, whose frames have `size`."""
+    """A session for `chunks` chunks, whose frames have `size`, with a picture of its own.
+
+    Sessions with the same picture may share conditions, and would measure nothing.
+    """
+    picture = default_picture(size.width, size.height)
+    red, green, blue = os.urandom(3)
+    picture.putpixel((0, 0), (red, green, blue))
     return client.open_session(
-        default_picture(size.width, size.height),
+        picture,
         PROMPT,
         close_timeout=CLOSE_SECONDS,
         **{"seed": seed, "chunk_count": chunks, **size.options, **options},

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lingbot_client import WorldClient
 from lingbot_client.frames import FramePart
 
 from lingbot_triton.bench.commands import frame_size
-from lingbot_triton.bench.drive import FrameSize, mark_check
+from lingbot_triton.bench.drive import FrameSize, mark_check, open_session
 from lingbot_triton.simulated.marks import Mark, fingerprint, write_mark
+from tests.unit.client.fake_server import FakeServer
 
 SEED = 7
 
@@ -49,3 +51,14 @@ def test_a_size_is_width_times_height() -> None:
 def test_anything_else_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="is not WIDTHxHEIGHT"):
         frame_size(text)
+
+
+def test_no_two_sessions_have_the_same_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = []
+    client = WorldClient(transport=FakeServer())
+    monkeypatch.setattr(client, "open_session", lambda picture, *_, **__: pictures.append(picture))
+    for _ in range(2):
+        open_session(client, FrameSize(32, 16), 3, SEED)
+    first, second = (np.asarray(picture) for picture in pictures)
+    assert first.shape == (16, 32, 3)
+    assert (first != second).any()
