@@ -124,6 +124,11 @@ class Ledger:
         """Whether the opening was answered, and not with READY."""
         return self.sent[0].done and READY not in self.sent[0].statuses
 
+    def longest_silence(self) -> float:
+        """Seconds before a request in which nothing was admitted: refusals keep nobody awake."""
+        active = [self.sent[0].at, *(part.received_at for part in self._arrived())]
+        return max(sent.at - max(at for at in active if at <= sent.at) for sent in self.sent)
+
     def unanswered(self) -> int:
         controls = (s for s in self.sent if s.index is not None and s.good and not s.foreign)
         return sum(sent.waiting for sent in controls)

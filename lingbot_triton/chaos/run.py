@@ -17,11 +17,8 @@ from lingbot_triton.chaos.killer import kill_workers
 from lingbot_triton.chaos.mischief import AREA, IMAGE
 from lingbot_triton.chaos.player import play
 from lingbot_triton.chaos.rest import NEVER_SAID, Rest, come_to_rest
-from lingbot_triton.chaos.world import PROFILE, WINDOW, Violation, World
+from lingbot_triton.chaos.world import IDLE_SECONDS, PROFILE, WINDOW, Violation, World
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
-
-IDLE_SECONDS = 2.0
-"""After so long the server ends a session whose client went away silently."""
 
 REST_SECONDS = IDLE_SECONDS + 20.0
 REPORT_SECONDS = 1.0

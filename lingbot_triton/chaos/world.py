@@ -11,6 +11,9 @@ from lingbot_client.triton import TritonTransport
 ANSWER_SECONDS = 60.0
 """After so long without its final answer a request counts as forgotten."""
 
+IDLE_SECONDS = 3.0
+"""After so long without anything to do the server ends a session."""
+
 PROFILE = "seed-4xh100"
 WINDOW = 2
 """`control_window` of the server."""

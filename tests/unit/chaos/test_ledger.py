@@ -215,6 +215,15 @@ def test_the_next_index_counts_what_will_be_admitted() -> None:
     assert (ledger.next_index(), ledger.unanswered()) == (2, 2)
 
 
+def test_silence_is_what_lies_between_admitted_requests() -> None:
+    ledger = started()
+    ledger.sent[0].at = 0.0
+    chunk(ledger, 0, 0).at = 1.0  # its last frames come at 2
+    for at in (3.0, 6.0):
+        refused(ledger, 0, "DUPLICATE").at = at
+    assert ledger.longest_silence() == 4.0
+
+
 def test_errors_without_an_answer_have_names() -> None:
     errors = (NoSession("no"), Cancelled("no"), Disconnected("no"), TritonError("no"))
     sent = Sent("control")
