@@ -19,6 +19,9 @@ PROBE = "probe"
 DRAIN = "drain"
 """Parameter that ends every session, and refuses new ones from then on."""
 
+GRACE = "grace_seconds"
+"""Beside DRAIN: the time that chunks under way are given to finish, as a number in text."""
+
 RELEASE = "release"
 """Parameter of an END that only gives a sequence's slot back to Triton."""
 
@@ -32,12 +35,16 @@ def probe(address: str, secret: str, timeout: float) -> None:
     _ask(address, [_request(PROBE, secret, uuid.uuid4().hex, starts=True)], timeout)
 
 
-def drain(address: str, secret: str, timeout: float) -> None:
+def drain(address: str, secret: str, timeout: float, grace: float | None = None) -> None:
     """End every session and every sequence, for whose END Triton would wait when it stops.
 
-    Chunks under way are given `drain_seconds` to finish. Raises AdministrationError.
+    Chunks under way are given `grace` seconds to finish, None for the setting `drain_seconds`.
+    Raises AdministrationError.
     """
-    (answer,) = _ask(address, [_request(DRAIN, secret, uuid.uuid4().hex, starts=True)], timeout)
+    request = _request(DRAIN, secret, uuid.uuid4().hex, starts=True)
+    if grace is not None:
+        request[GRACE] = {"string_param": str(grace)}
+    (answer,) = _ask(address, [request], timeout)
     left = answer["sequences"]
     _ask(address, [_request(RELEASE, secret, sequence_id) for sequence_id in left], timeout)
 

@@ -11,8 +11,9 @@ from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_SECONDS = 3.8
-TERMINATE_SECONDS = 9.0
-"""Time to stop in after SIGTERM: a person waits, a service manager wants the chunks finished."""
+TERMINATE_SECONDS = 7.0
+"""Time to stop in after SIGTERM, besides `drain_seconds`, in which chunks under way may finish: a
+person at the terminal waits, a service manager does not."""
 
 
 @contextmanager
@@ -37,7 +38,11 @@ def foreground(config: ServerConfig) -> Iterator[ServerProcess]:
             late: list[int] = []
             for number in SIGNALS:
                 signal.signal(number, lambda number, frame: late.append(number))
-            server.stop(TERMINATE_SECONDS if patient else STOP_SECONDS)
+            if patient:
+                drain = server.settings.drain_seconds
+                server.stop(TERMINATE_SECONDS + drain, drain)
+            else:
+                server.stop(STOP_SECONDS)
             if late and not asked:
                 raise KeyboardInterrupt
 

@@ -22,7 +22,7 @@ from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.requests import CLOSED, Answer
 from lingbot_triton.service import Service
-from lingbot_triton.triton.administration import DRAIN, PROBE, RELEASE
+from lingbot_triton.triton.administration import DRAIN, GRACE, PROBE, RELEASE
 from lingbot_triton.triton.bls import TritonStages
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
@@ -87,22 +87,23 @@ class OrchestratorModel:
         parameters = json.loads(request.parameters() or "{}")
         operation = next((name for name in ADMINISTRATION if name in parameters), None)
         if operation is not None:
-            self._administer(operation, str(parameters[operation]), reply)
+            self._administer(operation, parameters, reply)
             return
         arrays = to_arrays(request.inputs())
         self._service.accept(decode_request(arrays, session_id, flags, now, self._settings), reply)
 
-    def _administer(self, operation: str, proof: str, reply: TritonReply) -> None:
+    def _administer(self, operation: str, parameters: dict[str, Any], reply: TritonReply) -> None:
         """Whoever started the server, and knows its secret, may ask it to end every session.
 
         Once Triton itself is stopping it takes no more calls, so this must come before.
         """
         self._service.watch()
-        if not hmac.compare_digest(proof.encode(), self._secret):
+        if not hmac.compare_digest(str(parameters[operation]).encode(), self._secret):
             error = BadRequest(f"parameter {operation} does not hold this server's secret")
             answer = reply.send(Answer(error.code, str(error)), last=True)
         elif operation == DRAIN:
-            answer = self._end_sessions(reply)
+            grace = float(parameters.get(GRACE, self._settings.drain_seconds))
+            answer = self._end_sessions(reply, grace)
         else:
             answer = reply.send(Answer(CLOSED), last=True)
         self._answer(answer)
@@ -111,8 +112,8 @@ class OrchestratorModel:
         self._answers.add(task := asyncio.get_running_loop().create_task(answer))
         task.add_done_callback(self._answers.discard)
 
-    async def _end_sessions(self, reply: TritonReply) -> None:
-        await self._service.shut_down(self._settings.drain_seconds)
+    async def _end_sessions(self, reply: TritonReply, grace: float) -> None:
+        await self._service.shut_down(grace)
         info = {"sequences": list(self._sequences)}
         await reply.send(Answer(CLOSED, info=info), last=True)
 

@@ -173,13 +173,17 @@ class ServerProcess:
         return arguments
 
     @property
+    def settings(self) -> Settings:
+        """The settings of its models; the defaults where the models will refuse what is given."""
+        try:
+            return Settings.load(environ={**os.environ, **self.config.environment})
+        except SettingsError:
+            return Settings()
+
+    @property
     def _threads(self) -> int:
         """Enough that a worker which stopped keeps no session from the others."""
-        try:
-            settings = Settings.load(environ={**os.environ, **self.config.environment})
-        except SettingsError:
-            return LEAST_THREADS  # the models will say what is wrong
-        return max(LEAST_THREADS, threads_for(settings.max_sessions))
+        return max(LEAST_THREADS, threads_for(self.settings.max_sessions))
 
     def _keep_output(self, output: IO[str]) -> None:
         with contextlib.ExitStack() as stack:
@@ -236,10 +240,10 @@ class ServerProcess:
         """Model names with the id of a living process of each."""
         return {name: pid for pid in self.processes() if (name := model_of(pid)) is not None}
 
-    def _drain(self, timeout: float) -> None:
+    def _drain(self, timeout: float, chunk_grace: float) -> None:
         if ORCHESTRATOR.name in self.model_processes():
             with contextlib.suppress(administration.AdministrationError):
-                administration.drain(self.grpc, self.secret, timeout)
+                administration.drain(self.grpc, self.secret, timeout, chunk_grace)
         # Triton does not unload the orchestrator while clients have streams open, and waits.
         hang_up(self.pid, int(self.grpc.rpartition(":")[2]))
 
@@ -247,16 +251,17 @@ class ServerProcess:
         """The shared-memory regions of the server's models."""
         return sorted(SHARED_MEMORY.glob(self.region_prefix + "*"))
 
-    def stop(self, grace: float = 4.0) -> Leftovers:
+    def stop(self, grace: float = 4.0, chunk_grace: float = 1.0) -> Leftovers:
         """Stop the server within `grace` seconds or soon after; take away what it left.
 
-        Its sessions are ended first: on SIGTERM alone Triton would wait for every open sequence.
+        Its sessions are ended first, with `chunk_grace` seconds for the chunks under way: on
+        SIGTERM alone Triton would wait for every open sequence.
         """
         if self._process is None:
             return Leftovers()
         deadline = time.monotonic() + grace
         if self._process.poll() is None:
-            self._drain(grace * DRAINING)
+            self._drain(grace * DRAINING, chunk_grace)
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, deadline - time.monotonic()))

@@ -68,4 +68,7 @@ class Serve:
         """Leave nothing running, whatever a test has done."""
         if self.program.poll() is None:
             self.program.kill()
-            self.program.communicate()
+        self.program.wait()
+        for pipe in (self.program.stdout, self.program.stderr):
+            assert pipe is not None
+            pipe.close()
