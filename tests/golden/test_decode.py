@@ -21,9 +21,9 @@ def test_frames_agree(golden):
     assert (off > 0).mean() <= 1e-3
 
 
-def test_frame_by_frame_is_bit_identical_to_chunk_by_chunk(golden):
-    latents = golden.file("session_full")["latents"]
-    by_chunk = _decode(golden, np.split(latents, len(golden.keys), axis=1))
-    by_frame = _decode(golden, np.split(latents, latents.shape[1], axis=1))
+def test_frame_by_frame_is_bit_identical_to_chunk_by_chunk(act):
+    latents = act.file("session_full")["latents"]
+    by_chunk = _decode(act, np.split(latents, len(act.keys), axis=1))
+    by_frame = _decode(act, np.split(latents, latents.shape[1], axis=1))
     assert [len(frames) for frames in by_frame] == [1] + [4] * (latents.shape[1] - 1)
     np.testing.assert_array_equal(np.concatenate(by_chunk), np.concatenate(by_frame))
