@@ -147,7 +147,7 @@ class DiTTrainee:
             camera,
             self.prompts(batch),
             turns(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
-            layout.mask(GRID[1] * GRID[2]),
+            layout.views(GRID[1] * GRID[2]),
             outputs=len(layout.chunks),
         )
         return unsegment_tokens(patches, GRID)

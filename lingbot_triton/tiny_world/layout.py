@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from lingbot_triton.options import CHUNK_LATENT_FRAMES
 
@@ -56,29 +55,40 @@ class Layout:
         """Clean segments, which come first: the last chunk is never looked back on."""
         return len(self.chunks) - 1
 
-    def sees(self, asking: int, frame: int) -> bool:
-        """Whether the chunk at index `asking` finds latent frame `frame` in the cache."""
+    def views(self, tokens_per_frame: int) -> list[list[slice]]:
+        """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
+        chunk = CHUNK_LATENT_FRAMES * tokens_per_frame
+        views = []
+        for segment in range(self.clean + len(self.chunks)):
+            asking = segment if segment < self.clean else segment - self.clean
+            before = [
+                frame
+                for asked in range(asking)
+                for frame in range(asked * CHUNK_LATENT_FRAMES, (asked + 1) * CHUNK_LATENT_FRAMES)
+                if self._sees(asking, asked, frame % CHUNK_LATENT_FRAMES)
+            ]
+            spans = [
+                slice(first * tokens_per_frame, (last + 1) * tokens_per_frame)
+                for first, last in _runs(before)
+            ]
+            views.append([*spans, slice(segment * chunk, (segment + 1) * chunk)])
+        return views
+
+    def _sees(self, asking: int, asked: int, offset: int) -> bool:
+        """Whether a chunk finds another one's latent frame in the cache."""
+        frame = self.first_frames[asked] + offset
         if self.window is None or frame < self.sink:
             return True
         newest = self.first_frames[asking] + CHUNK_LATENT_FRAMES
         return frame >= newest - (self.window - self.sink)
 
-    def mask(self, tokens_per_frame: int) -> torch.Tensor:
-        """Bool [s, s] over the tokens of the clean segments, then of all chunks' noisy ones."""
-        count = len(self.chunks)
-        segments = [(index, True) for index in range(self.clean)]
-        segments += [(index, False) for index in range(count)]
-        frames = range(CHUNK_LATENT_FRAMES)
-        seen = np.zeros((len(segments), len(segments), CHUNK_LATENT_FRAMES), dtype=bool)
-        for row, (asking, asking_clean) in enumerate(segments):
-            for column, (asked, asked_clean) in enumerate(segments):
-                if row == column:
-                    seen[row, column] = True
-                elif asked_clean and (asked < asking or (asking_clean and asked == asking)):
-                    first = self.first_frames[asked]
-                    seen[row, column] = [self.sees(asking, first + frame) for frame in frames]
-        by_frame = torch.from_numpy(seen.reshape(len(segments), -1))
-        by_frame = by_frame.repeat_interleave(CHUNK_LATENT_FRAMES, 0)
-        return by_frame.repeat_interleave(tokens_per_frame, 0).repeat_interleave(
-            tokens_per_frame, 1
-        )
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of successive numbers."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs

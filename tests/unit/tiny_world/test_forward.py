@@ -105,7 +105,7 @@ def test_one_pass_computes_what_sessions_compute(
         camera,  # type: ignore[arg-type]
         read_prompts(network, [context[0]]),
         turns(network, first, GRID),
-        layout.mask(TOKENS_PER_FRAME),
+        layout.views(TOKENS_PER_FRAME),
         outputs=CHUNKS,
     )
     mine = unsegment_tokens(patches, GRID)[0]
@@ -139,7 +139,7 @@ def test_chunk_by_chunk_on_kept_keys_is_the_same_as_in_one_pass(
     prompts = read_prompts(network, [randoms(4, 64, seed=11)])
     timesteps = torch.tensor([[0, 700, 700]])
     whole, _ = forward(
-        network, x, timesteps, camera, prompts, turns(network, [0, 0, 3], GRID), layout.mask(6)
+        network, x, timesteps, camera, prompts, turns(network, [0, 0, 3], GRID), layout.views(6)
     )
 
     def segment(index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
