@@ -118,8 +118,8 @@ def finish(
         console.print(table)
     console.print(bars_table(bars))
     cpu = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']}"
-    if machine["niceness"]:
-        cpu += f", niceness {machine['niceness']}"
+    if machine["priority"] != "niceness 0":
+        cpu += f", priority: {machine['priority']}"
     console.print(
         f"ran on: {cpu}; {machine['system']}; Python {machine['python']}", highlight=False
     )

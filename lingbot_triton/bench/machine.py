@@ -21,11 +21,17 @@ def ran_on() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
-        "niceness": os.nice(0),
+        "priority": _priority(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def _priority() -> str:
+    """How this process competes with others; the server and its models inherit it."""
+    policy = {os.SCHED_FIFO: "real time", os.SCHED_RR: "real time", os.SCHED_IDLE: "idle"}
+    return policy.get(os.sched_getscheduler(0), f"niceness {os.nice(0)}")
 
 
 def _version(package: str) -> str | None:
