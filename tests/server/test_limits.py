@@ -67,7 +67,7 @@ def test_memory_is_refused_before_it_is_allocated(narrow: ServerProcess) -> None
                 await client.open_session(picture(), PROMPT, kv_window_frames=1000).open()
             for stage in STAGES:
                 await eventually(lambda stage=stage: set(states(narrow, stage).values()) == {2})
-            assert sessions(narrow) == 2
+            await eventually(lambda: sessions(narrow) == 2)
             await held.pop().close()
             assert len(await play(client, ["w"])) == 1
             await held.pop().close()
@@ -104,7 +104,7 @@ def test_what_is_huge_is_refused_in_a_short_sentence(server: ServerProcess, case
             assert len(answers[0].message) < 700
 
     asyncio.run(scenario())
-    assert sessions(server) == 0
+    asyncio.run(eventually(lambda: sessions(server) == 0))
 
 
 def _resident(server: ServerProcess) -> int:
