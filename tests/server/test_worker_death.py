@@ -220,7 +220,7 @@ def test_the_tiny_model_is_back_within_seconds(doomed_server: StartConfigured) -
             assert error is errors.StageFailed
             assert seconds < ANSWER_SECONDS
             await held.close()
-            assert await serves_again(client) < 45  # 5 to 8 s on a quiet machine
+            await serves_again(client, 120)  # 4 to 6 s on a quiet machine
 
     asyncio.run(scenario())
 
