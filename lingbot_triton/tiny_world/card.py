@@ -63,7 +63,7 @@ def write_card(checkpoint: Path, work: Work) -> None:
         base=plan["vae"]["base_dim"],
         stages="\n".join(rows),
         seed=plan["seed"],
-        films=plan["films"]["shard"] * len(list(work.path("films").glob("*.pt"))),
+        films=(work.read_json("films.json") or {"films": 0})["films"],
         measures=_measures(work.read_json("evaluation.json")),
     )
     (checkpoint / "README.md").write_text(text)

@@ -35,7 +35,7 @@ _TRUE_SAMPLE = 0.3
 
 @dataclass(frozen=True)
 class DiTConfig:
-    batch: int = 8
+    batch: int = 4
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
 

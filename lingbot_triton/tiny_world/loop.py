@@ -105,12 +105,16 @@ def train(
                 reached.step += 1
                 reached.seconds += time.monotonic() - started
                 _note(reached, sums, values)
-                figures = " ".join(f"{name} {value:.4f}" for name, value in values.items())
-                progress.update(task, completed=share, figures=f"step {reached.step} {figures}")
+                terms = (f"{name} {value:.4f}" for name, value in values.items())
+                figures = f"step {reached.step} {' '.join(terms)}"
+                progress.update(task, completed=share, figures=figures)
                 if time.monotonic() - saved > save_seconds:
                     _save(trainee, average, work, reached)
                     on_save()
                     saved = time.monotonic()
+                    if not console.is_terminal:  # a log file sees no progress bar
+                        minutes = reached.seconds / 60
+                        console.print(f"{trainee.name} {minutes:.0f} min, {figures}")
         finally:
             _save(trainee, average, work, reached)
             on_save()

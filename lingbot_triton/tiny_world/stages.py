@@ -35,8 +35,8 @@ class Minutes:
     """What each stage is given; 172 in all, which leaves some for the rest."""
 
     vae: float = 45
-    films: float = 27
-    dit: float = 70
+    films: float = 20
+    dit: float = 77
     rollout: float = 30
 
 
@@ -56,6 +56,10 @@ class Plan:
     """Ends each training stage early; for trials."""
 
 
+class PlanError(ValueError):
+    """A work folder that holds another training."""
+
+
 @dataclass(frozen=True)
 class Training:
     plan: Plan
@@ -63,19 +67,24 @@ class Training:
     console: Console
 
     def run(self) -> Path:
-        """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder."""
+        """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder.
+
+        Raises PlanError where the work folder was begun with another seed or other sizes.
+        """
+        self._check_plan()
         self.work.write_json("plan.json", asdict(self.plan))
         self.train_vae()
-        make_films(
-            self.work,
-            self.plan.films,
-            self.plan.vae.base_dim,
-            self.plan.minutes.films,
-            self.plan.processes,
-            self.console,
-        )
+        self.make_films()
         self.train_transformer()
         return self.export()
+
+    def _check_plan(self) -> None:
+        begun, plan = self.work.read_json("plan.json"), asdict(self.plan)
+        for name in ("seed", "vae", "network"):
+            if begun is not None and begun[name] != plan[name]:
+                raise PlanError(
+                    f"{self.work.root} was begun with {name} {begun[name]}, not {plan[name]}"
+                )
 
     @property
     def checkpoint(self) -> Path:
@@ -101,6 +110,21 @@ class Training:
         films = torch.cat([trainee.films(step) for step in _STATISTICS_STEPS if step % 8 == 7])
         normalise(vae, *latent_statistics(vae, films))
         torch.save(vae.state_dict(), self.work.path("vae-final.pt"))
+
+    def make_films(self) -> None:
+        """Once: later runs go on with the films that there were time for."""
+        if self.work.read_json("films.json") is not None:
+            return
+        plan = self.plan
+        make_films(
+            self.work,
+            plan.films,
+            plan.vae.base_dim,
+            plan.minutes.films,
+            plan.processes,
+            self.console,
+        )
+        self.work.write_json("films.json", {"films": len(Films.load(self.work).scenes)})
 
     def load_vae(self) -> Any:
         vae = build_vae(self.plan.vae.base_dim, 0).eval().requires_grad_(False)

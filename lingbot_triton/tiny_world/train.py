@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from lingbot_triton.tiny_world.export import MOST_BYTES, size_of
 from lingbot_triton.tiny_world.films import FilmsSize
-from lingbot_triton.tiny_world.stages import Minutes, Plan, Training
+from lingbot_triton.tiny_world.stages import Minutes, Plan, PlanError, Training
 from lingbot_triton.tiny_world.work import Work
 
 INTERRUPTED = 130
@@ -45,6 +46,8 @@ def main(
     Everything is kept in the work folder, every two minutes and on Ctrl-C: the same command goes
     on from there. losses.png shows the curves, checkpoint/ is the result.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+        signal.signal(number, signal.default_int_handler)
     torch.set_num_threads(threads)
     console = Console()
     minutes = Minutes(vae_minutes, film_minutes, dit_minutes, rollout_minutes)
@@ -55,6 +58,8 @@ def main(
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {work}, the same command goes on")
         sys.exit(INTERRUPTED)
+    except PlanError as error:
+        raise click.ClickException(str(error)) from None
     size = size_of(checkpoint)
     console.print(
         f"{checkpoint} holds {size / 1e6:.1f} MB; at most {MOST_BYTES / 1e6:.0f} may ship"

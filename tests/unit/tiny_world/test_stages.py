@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from lingbot_triton.tiny_world.playing import (
 )
 from lingbot_triton.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_triton.tiny_world.scene import Scene
-from lingbot_triton.tiny_world.stages import Minutes, Plan, Training
+from lingbot_triton.tiny_world.stages import Minutes, Plan, PlanError, Training
 from lingbot_triton.tiny_world.vae_training import VAEConfig
 from lingbot_triton.tiny_world.work import Work
 
@@ -100,6 +100,13 @@ def test_a_finished_training_is_not_repeated(trained: Path) -> None:
     training(trained).run()
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("films/*.pt")} == before
     assert all(torch.equal(kept[name], tensor) for name, tensor in weights(trained, "dit").items())
+
+
+def test_a_work_folder_takes_no_other_training(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    work.write_json("plan.json", asdict(PLAN))
+    with pytest.raises(PlanError, match="begun with seed 0, not 1"):
+        Training(replace(PLAN, seed=1), work, Console(file=io.StringIO())).run()
 
 
 def test_an_interrupted_stage_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
