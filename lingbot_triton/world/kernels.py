@@ -100,6 +100,10 @@ class Kernels:
         The first number of tokens that a function meets is compiled for by itself, the second one
         for good: after two, no other recompiles.
         """
+        from torch._inductor import config  # takes a second to import
+
+        # Or else torch starts processes to compile in, which outlive this one when it is killed.
+        config.compile_threads = 1
 
         def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             return torch.compile(function, backend=backend, fullgraph=True)

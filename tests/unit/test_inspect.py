@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -27,6 +28,7 @@ ACT = Path(__file__).parents[1] / "golden" / "act" / "checkpoint"
 FULL = TransformerConfig(5120, 13824, 40, 40, "cam")
 
 
+@functools.cache
 def look(root: Path = EMBEDDED_CHECKPOINT, **options: object) -> Inspection:
     arguments = {"area": 64 * 96, "options": SessionOptions(), "dtype": "float32", **options}
     return inspect(root, root, **arguments)

@@ -72,6 +72,23 @@ def test_the_memory_settles_whatever_the_size(whole, height, width):
     assert torch.equal(further, memory.fixed)
 
 
+@torch.inference_mode()
+def test_half_precision_is_close_and_settles_too(whole):
+    frames, latents = [], []
+    for dtype in (FLOAT, torch.bfloat16):
+        encoder = Encoder.load(EMBEDDED_CHECKPOINT, CPU, dtype)
+        memory = encoder.open()
+        picture = torch.linspace(-1, 1, 3 * 16 * 24).view(3, 16, 24)
+        latents.append(encoder.first(memory, picture))
+        while memory.fixed is None:
+            encoder.black(memory, 16, 24)
+        decoder = Decoder.load(EMBEDDED_CHECKPOINT, CPU, dtype)
+        frames.append(decoder.decode(decoder.open(), latents[0]))
+    assert (frames[1].dtype, latents[1].dtype) == (torch.bfloat16, FLOAT)
+    for exact, rounded in (latents, frames):
+        assert 0 < float((rounded - exact).norm() / exact.norm()) < 0.05
+
+
 def test_a_part_that_is_not_asked_for_is_not_there():
     decoder = _load(EMBEDDED_CHECKPOINT, ("decoder", "post_quant_conv"), CPU, FLOAT)
     assert not any(name.startswith("encoder") for name, _ in decoder.named_parameters())
