@@ -13,6 +13,9 @@ from matplotlib.figure import Figure
 from lingbot_client.trace import LANES, Span, acceptances, lanes
 
 PALETTE = colormaps["tab10"]
+THIN, LABELLED = 0.003, 0.012
+"""Shares of the axis: up to the first a span is drawn without an edge, above the other with its
+chunk's number."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,17 @@ def _draw_panel(axis: Axes, panel: Panel, drawn: dict[str, list[list[Span]]], wi
 
 def _draw_span(axis: Axes, span: Span, since: float, y: float, width: float) -> None:
     start, end = max(span.start - since, 0.0), min(span.end - since, width)
+    colour = _colour(span.chunk)
     axis.broken_barh(
         [(start, end - start)],
         (y - 0.38, 0.76),
-        facecolors=_colour(span.chunk),
-        edgecolor="white",
+        facecolors=colour,
+        edgecolor="white" if end - start > THIN * width else colour,  # an edge would hide it
         linewidth=0.5,
     )
-    if end - start > 0.012 * width:
-        axis.text(
-            (start + end) / 2, y, str(span.chunk), fontsize=7,
-            ha="center", va="center", color="white",
-        )  # fmt: skip
+    if end - start > LABELLED * width:
+        middle = (start + end) / 2
+        axis.text(middle, y, str(span.chunk), fontsize=7, ha="center", va="center", color="white")
 
 
 def _colour(chunk: int) -> tuple[float, float, float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 LANES = {
     "open": "opening",
     "prompt": "prompt",
-    "condition": "condition (prefetch)",
+    "condition": "condition encoded",
     "queue": "control queued",
     "condition wait": "control waits for condition",
     "denoise": "denoise",
