@@ -57,5 +57,7 @@ class TritonMetrics:
         return series
 
     def shut_down(self) -> None:
+        """Give every series and family back: whichever outlives `finalize` crashes its process."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._series.clear()
+        self._families.clear()
