@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
+import locale
 import logging
 import os
 import time
@@ -38,6 +40,9 @@ class WorkerModel:
         # Read when torch is imported, later. Threads that spin while they wait take the cores
         # from the other workers: on two cores the decoder was ten times slower for it.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # Triton's Python reads text as ASCII otherwise, among it what torch compiles with.
+        with contextlib.suppress(locale.Error):
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
         self._secret = server_secret()
         self.load(instance_settings(args))
 
