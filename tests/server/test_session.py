@@ -208,18 +208,6 @@ def test_a_hundred_sessions_leave_everything_as_it_was(server: ServerProcess) ->
     asyncio.run(scenario())
 
 
-def test_a_stopped_client_frees_its_session_at_once(server: ServerProcess) -> None:
-    async def scenario() -> None:
-        async with WorldClient(server.grpc) as client:
-            await client.request("leaving", **START)
-            waiting = asyncio.ensure_future(client.request("leaving", chunk_index=0))
-            await asyncio.sleep(0.02)
-        waiting.cancel()
-        await eventually(lambda: sessions(server) == 0, 3)
-
-    asyncio.run(scenario())
-
-
 def test_workers_are_sealed(server: ServerProcess) -> None:
     """A direct call is refused, also with a live session's correlation id."""
     from tritonclient.grpc import InferenceServerClient, InferenceServerException, InferInput
