@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
+from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.render import REPOSITORY
-from lingbot_triton.triton.server import ServerConfig, ServerProcess
+from lingbot_triton.triton.server import ServerConfig
 
 TINY = "tiny"
 """Name of the checkpoint that comes with the package."""
@@ -64,11 +65,12 @@ def serving(
 ) -> Iterator[Target]:
     """The server at `url`, or else a fresh one, which is stopped at the end whatever happens.
 
-    Raises ServerError when the fresh one does not start, or has died meanwhile.
+    Raises ServerError when the fresh one does not start, or has died meanwhile, and
+    KeyboardInterrupt on every signal that would end this process.
     """
     if url is not None:
         yield Target(url)
         return
-    with ServerProcess(ServerConfig(repository=repository, environment=environment)) as server:
+    with foreground(ServerConfig(repository=repository, environment=environment)) as server:
         yield Target(server.grpc, server.metrics, server.output)
         server.check_running()

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from tests.server.conftest import StartServer
@@ -153,7 +154,8 @@ def test_the_client_draws_a_session_and_writes_its_trace(
     assert {event["name"] for event in events} >= {"decode 0", "decode 1", "commit 1", "send 1"}
 
 
-def test_ctrl_c_ends_a_benchmark_and_its_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_benchmark_and_its_server(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [*BENCH, "latency", "--scale", "1", *SMALL],
@@ -163,7 +165,7 @@ def test_ctrl_c_ends_a_benchmark_and_its_server(tmp_path: Path) -> None:
         )
     server = _server_of(process)
     time.sleep(2)  # into the first session
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(30) == 130
     assert "interrupted" in (tmp_path / "stderr").read_text()
     assert not Path("/proc", str(server)).exists()
