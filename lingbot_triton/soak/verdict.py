@@ -14,9 +14,6 @@ from lingbot_triton.soak.usage import Sample
 WARM_UP = 0.25
 """Share of a phase in which pools and caches may still fill."""
 
-LATE_THREADS = 2
-"""A bounded pool starts a thread when it first needs it, which may be late; a leak makes more."""
-
 SLOWER = 1.1
 QUIET = 0.1
 """Share of chunks that are as fast as the machine allows, whatever else it does."""
@@ -88,11 +85,8 @@ def bars(phase: Phase) -> list[Bar]:
         Bar(f"{phase.name}: {growth.what}", growth.slope, phase.slope_kb, unit=unit)
         for growth in memory(phase)
     ]
-    for attribute, text, bar in (
-        ("threads", "more threads", LATE_THREADS),
-        ("files", "more open files", 0),
-    ):
-        result.append(Bar(f"{phase.name}: {text}", float(more(phase, attribute)), float(bar)))
+    for attribute, text in (("threads", "more threads"), ("files", "more open files")):
+        result.append(Bar(f"{phase.name}: {text}", float(more(phase, attribute)), 0.0))
     note = "fast chunks of the last tenth over those of the first"
     result.append(Bar(f"{phase.name}: slowdown", slowdown(phase), SLOWER, note=note))
     return result
