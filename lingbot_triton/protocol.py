@@ -43,7 +43,6 @@ class ModelSpec:
     idle_seconds: int = 0
     """After so long without a request Triton gives the sequence's slot away."""
     decoupled: bool = False
-    response_cache: bool = False
     runs_on_gpu: bool = False
 
 
@@ -98,7 +97,6 @@ PROMPT_MODEL = ModelSpec(
     "text to embedding (umT5)",
     (SECRET, PROMPT),
     (CONTEXT,),
-    response_cache=True,
     runs_on_gpu=True,
 )
 CONDITION_MODEL = ModelSpec(

@@ -126,13 +126,10 @@ class TritonStages:
             await self._call(spec, _address(session, spec), {}, parameters, 0, ())
             return
         epoch: str | None = uuid.uuid4().hex
-        inputs: dict[str, Any] = {}
         flags = FLAG_START | FLAG_END
         if spec is protocol.PROMPT_MODEL:
-            # Nothing that the response cache has answered before says that the worker lives.
-            inputs = {protocol.PROMPT.name: np.array([uuid.uuid4().bytes], dtype=object)}
             epoch, flags = None, 0
-        await self._call(spec, epoch, inputs, parameters, flags, (), self._pings)
+        await self._call(spec, epoch, {}, parameters, flags, (), self._pings)
 
     def extinct(self, stage: str) -> bool:
         """`recovery.Workers`: whether the stage is known to have no living process at all."""

@@ -40,7 +40,6 @@ class Installation:
     binary: Path
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    caches: Path = CONTAINER_BINARY.parent.parent / "caches"
 
 
 def find_installation(binary: Path | None = None) -> Installation:
@@ -74,7 +73,7 @@ def _outside(binary: Path) -> Installation:
     wheel = _wheel()
     if wheel and binary == (wheel / WHEEL_SERVER / "bin" / "tritonserver").resolve():
         return _from_wheel()
-    return Installation(binary, caches=binary.parent.parent / "caches")
+    return Installation(binary)
 
 
 def _from_wheel() -> Installation:
@@ -95,7 +94,6 @@ def _from_wheel() -> Installation:
             # The stub finds this environment through the first python3 on PATH.
             "PATH": _joined([Path(sys.executable).parent], "PATH"),
         },
-        caches=server / "caches",
     )
 
 

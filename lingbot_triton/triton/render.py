@@ -73,8 +73,6 @@ def _scheduling(model: ModelSpec, slots: int) -> list[str]:
         ]
     if model.decoupled:
         lines.append("model_transaction_policy { decoupled: true }")
-    if model.response_cache:
-        lines.append("response_cache { enable: true }")
     return lines
 
 

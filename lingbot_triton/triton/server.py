@@ -58,7 +58,6 @@ class ServerConfig:
     metrics_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     tritonserver: Path | None = None
-    cache_bytes: int = 16 * 2**20
     exit_timeout_seconds: int = 6
     reloads_workers: bool = True
     """Whether the orchestrator may start a worker anew whose process died."""
@@ -127,11 +126,6 @@ class ServerProcess:
         """Start the server's process; `wait_ready` then says when it serves."""
         installation = find_installation(self.config.tritonserver)
         command = [str(installation.binary), *installation.arguments, *self._arguments()]
-        if self.config.cache_bytes and installation.caches.is_dir():
-            command += [
-                f"--cache-config=local,size={self.config.cache_bytes}",
-                f"--cache-directory={installation.caches}",
-            ]
         self._process = subprocess.Popen(
             [*command, *self.config.arguments],
             env={

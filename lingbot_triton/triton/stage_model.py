@@ -76,7 +76,7 @@ class WorkerModel:
 
 
 class PromptModel(WorkerModel):
-    """`prompt`: no state; its responses may come from Triton's cache."""
+    """`prompt`: no state."""
 
     stage = protocol.PROMPT_MODEL.name
 

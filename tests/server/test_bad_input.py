@@ -71,12 +71,13 @@ def test_a_bad_start_is_refused_and_leaves_no_session(server: ServerProcess, cas
                 with pytest.raises(Exception, match="unexpected shape for input 'image'"):
                     await client.request("bad", start=True, end=True, **inputs)
                 return
-            answers = await client.request("bad", start=True, end=True, **inputs)
             code = "OUT_OF_ORDER" if case == "control ahead" else "BAD_REQUEST"
-            assert answers[0].status == code
-            assert sentence in answers[0].message
-            assert "\n" not in answers[0].message
-            assert len(answers[0].message) < 700
+            for _ in range(2):  # whoever tries again is told the same
+                answers = await client.request("bad", start=True, end=True, **inputs)
+                assert answers[0].status == code
+                assert sentence in answers[0].message
+                assert "\n" not in answers[0].message
+                assert len(answers[0].message) < 700
 
     asyncio.run(scenario())
     assert sessions(server) == 0

@@ -17,6 +17,14 @@ def test_the_same_prompt_gives_the_same_bits(prompt_stage):
     np.testing.assert_array_equal(prompt_stage.encode("a hill"), prompt_stage.encode(" a  hill"))
 
 
-def test_a_prompt_too_long_is_refused(prompt_stage):
-    with pytest.raises(BadRequest, match="at most 512"):
-        prompt_stage.encode("word, " * 600)
+def test_a_prompt_is_encoded_once(prompt_stage, monkeypatch):
+    context = prompt_stage.encode("a tower")
+    monkeypatch.setattr(prompt_stage.encoder, "encode", None)
+    assert prompt_stage.encode("a tower") is context
+    assert not context.flags.writeable
+
+
+def test_a_prompt_too_long_is_refused_every_time(prompt_stage):
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="at most 512"):
+            prompt_stage.encode("word, " * 600)

@@ -44,7 +44,7 @@ def test_a_named_server_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     named = _program(tmp_path / "named" / "bin" / "tritonserver")
     other = _program(tmp_path / "other" / "tritonserver")
     monkeypatch.setenv("PATH", str(other.parent), prepend=os.pathsep)
-    assert find_installation(named) == Installation(named, caches=tmp_path / "named" / "caches")
+    assert find_installation(named) == Installation(named)
 
 
 def test_a_server_on_the_path_comes_before_the_wheel(
@@ -65,7 +65,6 @@ def test_the_wheel_serves_where_nothing_else_does(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(installation, "CONTAINER_BINARY", Path("/nowhere/tritonserver"))
     found = find_installation()
     assert found.binary.is_file()
-    assert (found.caches / "local").is_dir()
     assert found.environment["PATH"] == f"{Path(sys.executable).parent}:/nowhere"
 
 

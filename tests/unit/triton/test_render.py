@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lingbot_triton.protocol import DECODE_MODEL, MODELS, PROMPT_MODEL, ModelSpec, TensorSpec
+from lingbot_triton.protocol import DECODE_MODEL, MODELS, ModelSpec, TensorSpec
 from lingbot_triton.triton import render
 
 SMALL = ModelSpec(
@@ -51,9 +51,9 @@ def test_a_model_is_rendered_as_triton_reads_it() -> None:
     assert render.render(SMALL) == SMALL_CONFIG
 
 
-def test_only_the_prompt_model_is_cached() -> None:
-    cached = [model.name for model in MODELS if "response_cache" in render.render(model)]
-    assert cached == [PROMPT_MODEL.name]
+def test_no_model_is_cached_by_triton() -> None:
+    """Its response cache turns a refusal that is asked for again into an empty success."""
+    assert [model.name for model in MODELS if "cache" in render.render(model)] == []
 
 
 def test_writing_changes_only_what_is_stale(tmp_path: Path) -> None:
