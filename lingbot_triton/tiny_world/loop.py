@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -101,8 +103,10 @@ def train(
         try:
             while (share := budget.share(reached)) < 1:
                 started = time.monotonic()
-                values = _step(trainee, average, reached.step, share, rates)
-                reached.step += 1
+                values = _gradients(trainee, reached.step)
+                with _uninterrupted():
+                    _update(trainee, average, reached.step, share, rates)
+                    reached.step += 1
                 reached.seconds += time.monotonic() - started
                 _note(reached, sums, values)
                 terms = (f"{name} {value:.4f}" for name, value in values.items())
@@ -121,9 +125,24 @@ def train(
     return average.weights
 
 
-def _step(
-    trainee: Trainee, average: Average, step: int, share: float, rates: list[list[float]]
-) -> dict[str, float]:
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: half a step would be kept as none at all."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in caught[:1]:
+        signal.raise_signal(number)
+
+
+def _gradients(trainee: Trainee, step: int) -> dict[str, float]:
     losses = trainee.losses(step)
     for optimiser in trainee.optimisers:
         optimiser.zero_grad(set_to_none=True)
@@ -131,13 +150,18 @@ def _step(
     norm = torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), 1.0)
     if not torch.isfinite(norm):
         raise FloatingPointError(f"{trainee.name}: step {step} has a gradient of {norm}")
+    return {name: float(value.detach()) for name, value in losses.items()}
+
+
+def _update(
+    trainee: Trainee, average: Average, step: int, share: float, rates: list[list[float]]
+) -> None:
     factor = learning_rate(step, share)
     for optimiser, full in zip(trainee.optimisers, rates, strict=True):
         for group, rate in zip(optimiser.param_groups, full, strict=True):
             group["lr"] = rate * factor
         optimiser.step()
     average.update(trainee.module, step)
-    return {name: float(value.detach()) for name, value in losses.items()}
 
 
 def _note(reached: Reached, sums: dict[str, float], values: dict[str, float]) -> None:
