@@ -136,10 +136,10 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for number in caught[:1]:
-        signal.raise_signal(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if caught:
+        signal.raise_signal(caught[0])
 
 
 def _gradients(trainee: Trainee, step: int) -> dict[str, float]:

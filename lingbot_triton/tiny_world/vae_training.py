@@ -99,12 +99,13 @@ class KernelMuon(torch.optim.Muon):
         for kernel, matrix in zip(self.kernels, self.matrices, strict=True):
             # Loading weights keeps the storage that both share.
             matrix.grad = kernel.grad.flatten(1) if kernel.grad is not None else None
-        return super().step(closure)
+        return super().step(closure)  # type: ignore[no-untyped-call]
 
 
 def optimisers(vae: Any, config: VAEConfig) -> list[torch.optim.Optimizer]:
     """Muon for the inner kernels, AdamW for everything else."""
-    kernels, others = [], []
+    kernels: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for name, parameter in vae.named_parameters():
         outer = name.startswith(("encoder.conv_in", "decoder.conv_out"))
         (kernels if parameter.ndim >= 4 and not outer else others).append(parameter)
