@@ -30,6 +30,7 @@ from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
 from lingbot_triton.triton.system import children, command_line, model_of
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
+from lingbot_triton.triton.threads import thread_pool
 
 PROMPT_CALLS = 2
 OPENING_ATTEMPTS = 4
@@ -45,17 +46,16 @@ class TritonStages:
         self.on_death: Callable[[str], bool] = lambda stage: False
         """Told a stage whose worker was found dead; whether another one of it is known to live."""
         self._pools = {
-            spec.name: ThreadPoolExecutor(
-                calls_per_stage if spec.sequence_slots else PROMPT_CALLS,
-                thread_name_prefix=spec.name,
+            spec.name: thread_pool(
+                calls_per_stage if spec.sequence_slots else PROMPT_CALLS, spec.name
             )
             for spec in protocol.WORKERS
         }
         self._reloaded = {spec.name: 0 for spec in protocol.WORKERS}
         self._extinct: set[str] = set()
         # One for each: a stopped worker's ping keeps a thread, and must not keep the others'.
-        self._pings = ThreadPoolExecutor(len(protocol.WORKERS), thread_name_prefix="ping")
-        self._reloads = ThreadPoolExecutor(1, thread_name_prefix="reload")
+        self._pings = thread_pool(len(protocol.WORKERS), "ping")
+        self._reloads = thread_pool(1, "reload")
 
     def shut_down(self) -> None:
         for pool in (*self._pools.values(), self._pings, self._reloads):

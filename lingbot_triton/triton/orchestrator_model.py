@@ -26,10 +26,12 @@ from lingbot_triton.triton.administration import DRAIN, GRACE, PROBE, RELEASE
 from lingbot_triton.triton.bls import TritonStages
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.lifeline import hold_on_to_server
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import forget_secret, server_secret
 from lingbot_triton.triton.sequences import OpenSequences
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, to_tensors
+from lingbot_triton.triton.threads import thread_pool
 
 log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
@@ -45,9 +47,10 @@ class OrchestratorModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         log_to_triton(args["model_name"])
+        hold_on_to_server()
         self._settings = settings = instance_settings(args)
-        self._sends = ThreadPoolExecutor(SENDS_IN_FLIGHT, thread_name_prefix="send")
-        self._pictures = ThreadPoolExecutor(PICTURES_IN_FLIGHT, thread_name_prefix="picture")
+        self._sends = thread_pool(SENDS_IN_FLIGHT, "send")
+        self._pictures = thread_pool(PICTURES_IN_FLIGHT, "picture")
         self._secret = server_secret()
         self._answers: set[asyncio.Task[None]] = set()
         self._stages = TritonStages(self._secret, settings.calls_per_stage)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, Kind, MetricSpec
+from lingbot_triton.triton.threads import thread_pool
 
 
 class TritonMetrics:
@@ -31,7 +31,7 @@ class TritonMetrics:
             for label in spec.values or (() if spec.label else ("",)):
                 self._create(spec, label)
         self._gauges: dict[tuple[MetricSpec, str], float] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._thread = thread_pool(1, "metrics")
 
     def add(self, metric: MetricSpec, value: float = 1, label: str = "") -> None:
         self._thread.submit(self._update, metric, value, label)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
+_ENDS_WITH_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 YOUNG_SECONDS = 2.0
 """A region this young may belong to a process that is about to map it."""
 
@@ -26,11 +28,19 @@ def mapped_names(folder: Path = FOLDER, ignored: int | None = None) -> set[str]:
     return names
 
 
+def own_regions(folder: Path = FOLDER) -> set[str]:
+    """Names of the regions that this model process has mapped; a uuid of 36 characters ends each.
+
+    What other libraries keep in shared memory is not among them.
+    """
+    prefix = f"{folder}/"
+    names = {line.partition(prefix)[2] for line in _own_maps() if prefix in line}
+    return {name for name in names if _ENDS_WITH_UUID.search(name)}
+
+
 def own_region_prefix(folder: Path = FOLDER) -> str | None:
     """The prefix of this model process's own region's name; None where it has no region."""
-    regions = {line.partition(f"{folder}/")[2] for line in _own_maps() if f"{folder}/" in line}
-    # A region is called <prefix><uuid>, and a uuid has 36 characters.
-    prefixes = {name[:-36] for name in regions if len(name) > 36}
+    prefixes = {name[:-36] for name in own_regions(folder)}
     return prefixes.pop() if len(prefixes) == 1 else None
 
 

@@ -21,6 +21,7 @@ from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.load import load_prompt_stage, load_session_stage
 from lingbot_triton.triton.configuration import instance_settings
+from lingbot_triton.triton.lifeline import hold_on_to_server
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import server_secret
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensors, to_triton_error
@@ -37,6 +38,7 @@ class WorkerModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         log_to_triton(self.stage)
+        hold_on_to_server()
         # Read when torch is imported, later. Threads that spin while they wait take the cores
         # from the other workers: on two cores the decoder was ten times slower for it.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from lingbot_client import WorldClient, WorldSession, errors
 
 from lingbot_triton.triton.server import Leftovers, ServerProcess
 from tests.server.conftest import StartConfigured
-from tests.server.play import PROMPT, picture
+from tests.server.play import PROMPT, eventually, picture
 from tests.server.serving import Serve
 from tests.server.workers import SMALL
 
@@ -87,3 +88,25 @@ def test_a_stopped_server_has_released_everything_by_itself(
     asyncio.run(scenario())
     assert UNGRACEFUL not in server.output()
     assert '\\"reason\\": \\"shutdown\\"' in server.output()
+
+
+def test_a_killed_server_leaves_no_process_and_no_shared_memory(
+    doomed_server: StartConfigured,
+) -> None:
+    """Its models wait for answers that never come, and nobody is there to clear up."""
+    server: ServerProcess = doomed_server(
+        environment={"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "1"},
+    )
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            session = client.open_session(picture(), PROMPT, **SMALL)
+            await session.open()
+            await session.send("w")
+            assert len(server.regions()) > 3
+            os.kill(server.pid, signal.SIGKILL)
+            with pytest.raises(errors.ConnectionFailed):
+                await session.next_chunk()
+            await eventually(lambda: not server.processes() and not server.regions(), 30)
+
+    asyncio.run(scenario())
