@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lingbot_client.cli import DEFAULT_KEYS, DEFAULT_PROMPT, INTERRUPTED, Plan, make_plan, play_plan
+from lingbot_client.cli import DEFAULT_KEYS, DEFAULT_PROMPT, INTERRUPTED
 from lingbot_client.cli import run as run_client
 from lingbot_client.client import WorldClient
 from lingbot_client.errors import WorldError
 from lingbot_client.picture import encode_picture
+from lingbot_client.playing import Plan, make_plan, play_plan
 from lingbot_client.report import Recording, chunk_table
 from rich.console import Console
 
@@ -32,6 +33,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--keys", default=DEFAULT_KEYS, help='Keys of each chunk; "." is none.')
 @click.option("--seed", type=int, default=42)
 @click.option("--chunks", type=click.IntRange(1), default=6)
+@click.option("--hud", is_flag=True, help="Show the keys on a border of the video.")
 @click.option("--out", type=FILE, help="Folder for the video and its picture.  [default: out]")
 @click.option("--checkpoint", type=FILE, help="Folder of weights.  [default: the tiny ones]")
 def main(
@@ -40,6 +42,7 @@ def main(
     keys: str,
     seed: int,
     chunks: int,
+    hud: bool,
     out: Path | None,
     checkpoint: Path | None,
 ) -> None:
@@ -51,7 +54,7 @@ def main(
     folder = REPOSITORY / "out" if out is None else out
     environment = variables({"checkpoint": checkpoint})
     load_settings(environment)
-    plan = prepare(folder, image=image, prompt=prompt, keys=keys, seed=seed, chunks=chunks)
+    plan = prepare(folder, image=image, prompt=prompt, keys=keys, seed=seed, chunks=chunks, hud=hud)
     try:
         recording = play(plan, environment)
     except (InstallationError, ServerError) as error:

@@ -6,30 +6,23 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lingbot_client import bench as benchmark
 from lingbot_client import controls
 from lingbot_client.client import DEFAULT_URL, WorldClient
 from lingbot_client.doctor import Level, examine
 from lingbot_client.errors import WorldError
-from lingbot_client.frames import Chunk
 from lingbot_client.pace import Pace
-from lingbot_client.picture import Picture, default_picture
-from lingbot_client.report import ChunkReport, Recording, chunk_table, server_tables
-from lingbot_client.session import WorldSession
-from lingbot_client.trace import read_spans, write_trace
+from lingbot_client.picture import default_picture
+from lingbot_client.playing import make_plan, play_plan, progress_bar, session_options, write_spans
+from lingbot_client.report import chunk_table, server_tables
 from lingbot_client.triton import TLS
-from lingbot_client.video import VideoWriter, contact_sheet
 
 T = TypeVar("T")
 
@@ -39,19 +32,6 @@ INTERRUPTED = 130
 """Exit code of a program that Ctrl-C ended."""
 
 FILE = click.Path(path_type=Path)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to play and where to put it."""
-
-    image: Picture
-    prompt: str
-    controls: list[dict[str, Any]]
-    options: dict[str, Any]
-    ahead: bool
-    out: Path | None
-    sheet: Path | None
 
 
 @click.group()
@@ -93,6 +73,7 @@ def world_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--chunks", type=click.IntRange(1), help="How many; as many as controls if left out.")
 @click.option("--out", type=FILE, help="Video to write.")
 @click.option("--sheet", type=FILE, help="Contact sheet to write, a row per chunk.")
+@click.option("--hud", is_flag=True, help="Show the keys on a border of the video.")
 @click.option("--timeline", type=FILE, help="Picture to write of what each stage did when.")
 @click.option("--trace", type=FILE, help="The same for ui.perfetto.dev, as JSON.")
 def play(
@@ -137,7 +118,7 @@ def bench(
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     client = make_client(url, tls, root_certificates)
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("measuring", total=load.sessions * load.pace.chunks)
         found = run(benchmark.measure(client, load, lambda sample: progress.advance(task)))
     if report is not None:
@@ -218,42 +199,6 @@ def make_client(url: str, tls: bool, root_certificates: Path | None) -> WorldCli
     return WorldClient(url, tls=TLS(root_certificates) if encrypted else None)
 
 
-def make_plan(
-    *,
-    image: Path | None,
-    keys: str,
-    poses: Path | None,
-    chunks: int | None,
-    seed: int,
-    size_area: str | None,
-    pairs: tuple[str, ...],
-    **rest: Any,
-) -> Plan:
-    """Turn what was typed into a plan; raises ValueError or OSError for what makes no sense."""
-    steps = (
-        controls.key_controls(controls.parse_keys(keys), chunks)
-        if poses is None
-        else controls.pose_controls(controls.load_poses(poses), chunks)
-    )
-    options = session_options(seed, size_area, pairs)
-    if "kv_window_frames" not in options:
-        options.setdefault("chunk_count", len(steps))
-    return Plan(
-        image=default_picture() if image is None else image,
-        controls=steps,
-        options=options,
-        **rest,
-    )
-
-
-def session_options(seed: int, size_area: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Session options from what was typed; raises ValueError."""
-    options: dict[str, Any] = {"seed": seed}
-    if size_area is not None:
-        options["max_area"] = controls.parse_area(size_area)
-    return options | dict(map(controls.parse_option, pairs))
-
-
 def make_load(
     *, image: Path | None, keys: str, seed: int, size_area: str | None, pairs: tuple[str, ...],
     chunks: int, warm_up: int, think: float, ahead: bool, **rest: Any,
@@ -269,17 +214,6 @@ def make_load(
     )
 
 
-def write_spans(recording: Recording, picture: Path | None, trace: Path | None) -> None:
-    """Write what the server told of its stages."""
-    spans = read_spans(recording.summary)
-    if picture is not None:
-        from lingbot_client import timeline  # matplotlib takes a second to import
-
-        timeline.draw(picture, [timeline.Panel(recording.ready.get("model", "session"), spans)])
-    if trace is not None:
-        write_trace(trace, spans, recording.ready.get("model", "session"))
-
-
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end; what goes wrong becomes one line and exit code 1, Ctrl-C exit code 130."""
     try:
@@ -288,54 +222,3 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-async def play_plan(client: WorldClient, plan: Plan) -> Recording:
-    """Play a plan; Ctrl-C ends it early, with everything so far closed and kept."""
-    recording = Recording()
-    kept: list[Chunk] = []
-    with ExitStack() as stack:
-        progress = stack.enter_context(_progress())
-        task = progress.add_task("opening", total=len(plan.controls))
-        video = stack.enter_context(VideoWriter(plan.out)) if plan.out else None
-
-        def take(chunk: Chunk) -> None:
-            recording.chunks.append(ChunkReport.of(chunk))
-            progress.advance(task)
-            if plan.sheet is not None:
-                kept.append(chunk)
-            if video is not None:
-                video.write(chunk.frames)
-
-        session = client.open_session(plan.image, plan.prompt, **plan.options)
-        try:
-            async with client, session:
-                recording.ready = session.ready
-                progress.update(task, description="playing")
-                await _steer(session, plan, take)
-        except asyncio.CancelledError:
-            recording.interrupted = True
-        recording.summary = session.summary
-    if plan.sheet is not None and kept:
-        contact_sheet(kept, plan.sheet)
-    return recording
-
-
-async def _steer(session: WorldSession, plan: Plan, take: Callable[[Chunk], None]) -> None:
-    upcoming = iter(plan.controls)
-    for control in islice(upcoming, int(plan.ahead)):
-        await session.send(**control)
-    for _ in plan.controls:
-        for control in islice(upcoming, 1):
-            await session.send(**control)
-        take(await session.next_chunk())
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lingbot_client.cli import Plan
+from lingbot_client.playing import Plan
 from lingbot_client.report import Recording
 
 from lingbot_triton import demo

@@ -54,6 +54,15 @@ def test_play_writes_video_sheet_and_report(server: FakeServer, tmp_path: Path) 
     assert server.closed
 
 
+def test_the_hud_is_a_border_of_the_video_alone(tmp_path: Path) -> None:
+    heights = []
+    for options in ((), ("--hud",)):
+        assert invoke("play", "--chunks", 1, "--out", tmp_path / "w.mp4", *options).exit_code == 0
+        with av.open(str(tmp_path / "w.mp4")) as container:
+            heights.append(container.streams.video[0].height)
+    assert heights[1] == heights[0] + 16
+
+
 def test_play_passes_seed_area_and_options(server: FakeServer) -> None:
     result = invoke(
         "play", "--seed", 7, "--size-area", "96x64", "--option", "shift=8.5", "--keys", "w a"
