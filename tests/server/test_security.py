@@ -156,13 +156,14 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """`tritonserver --model-repository` and nothing else: its gRPC address and process id."""
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """`tritonserver --model-repository` and, of itself, nothing else: gRPC address, process id."""
     installation = find_installation()
     ports = free_ports("127.0.0.1")
     addresses = {name: next(ports) for name in ("grpc", "http", "metrics")}
     command = [str(installation.binary), *installation.arguments]
     command += [f"--model-repository={REPOSITORY}", "--exit-timeout-secs=10"]
+    command += getattr(request, "param", ())
     for name, port in addresses.items():
         command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
     environment = {**os.environ, **installation.environment, **SIMULATED}
@@ -183,21 +184,22 @@ def plain(tmp_path: Path) -> Iterator[tuple[str, int]]:
             os.kill(pid, signal.SIGKILL)
 
 
+async def _serves(grpc: str) -> None:
+    """Return once the server plays a chunk; nobody tells when a plain one is ready."""
+    async with WorldClient(grpc) as client:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                assert len(await play(client, ["w"], **SMALL)) == 1
+                return
+            except (errors.TritonError, errors.ConnectionFailed):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.5)
+
+
 def test_a_plain_tritonserver_makes_its_own_secret(plain: tuple[str, int]) -> None:
     grpc, pid = plain
-
-    async def scenario() -> None:
-        async with WorldClient(grpc) as client:
-            deadline = time.monotonic() + 120
-            while True:
-                try:
-                    assert len(await play(client, ["w"], **SMALL)) == 1
-                    break
-                except (errors.TritonError, errors.ConnectionFailed):
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.5)
-
-    asyncio.run(scenario())
+    asyncio.run(_serves(grpc))
     with InferenceServerClient(grpc) as client:
         assert "prompt is internal" in _call_worker(client, "prompt", b"guess")
     folder = Path(tempfile.gettempdir()) / f"lingbot-triton-{os.getuid()}"
@@ -205,6 +207,19 @@ def test_a_plain_tritonserver_makes_its_own_secret(plain: tuple[str, int]) -> No
     assert folder.stat().st_mode & 0o777 == 0o700
     assert secret.stat().st_mode & 0o777 == 0o600
     assert len(secret.read_text()) == 64
+
+
+@pytest.mark.parametrize(
+    "plain", [("--model-control-mode=explicit", "--load-model=*")], indirect=True
+)
+def test_the_workers_obey_an_orchestrator_that_was_loaded_anew(plain: tuple[str, int]) -> None:
+    grpc, _ = plain
+    asyncio.run(_serves(grpc))
+    with InferenceServerClient(grpc) as client:
+        client.unload_model("orchestrator")
+        client.load_model("orchestrator")
+        asyncio.run(_serves(grpc))
+        assert "prompt is internal" in _call_worker(client, "prompt", b"guess")
 
 
 def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path: Path) -> None:
