@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "golden"
-CHECKPOINTS = {"cam": EMBEDDED_CHECKPOINT, "act": FOLDER / "act" / "checkpoint"}
+CHECKPOINTS = {kind: FOLDER / kind / "checkpoint" for kind in ("cam", "act")}
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from lingbot_triton.options import Geometry, SessionOptions
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 HERE = Path(__file__).parent
 
@@ -125,7 +126,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def cam() -> Golden:
-    return Golden(EMBEDDED_CHECKPOINT, HERE / "cam" / "expected")
+    return Golden(GOLDEN_CHECKPOINT, HERE / "cam" / "expected")
 
 
 @pytest.fixture(scope="session")

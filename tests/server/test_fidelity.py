@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from lingbot_triton.regression.server import play_on_server
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT
+from tests.checkpoints import GOLDEN, GOLDEN_CHECKPOINT
 from tests.server.conftest import StartServer
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SECRET = "known to this test"
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "expected", "flows"),
     [
-        (EMBEDDED_CHECKPOINT, GOLDEN / "cam" / "expected", 24),
+        (GOLDEN_CHECKPOINT, GOLDEN / "cam" / "expected", 24),
         (GOLDEN / "act" / "checkpoint", GOLDEN / "act" / "expected", 12),
     ],
     ids=["cam", "act"],

@@ -16,20 +16,21 @@ from lingbot_client.cli import main
 
 from lingbot_triton.inspect_checkpoint import Inspection, inspect, parse_bytes
 from lingbot_triton.options import Geometry, SessionOptions
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.memory import frame_bytes, session_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 ACT = Path(__file__).parents[1] / "golden" / "act" / "checkpoint"
 FULL = TransformerConfig(5120, 13824, 40, 40, "cam")
 
 
 @functools.cache
-def look(root: Path = EMBEDDED_CHECKPOINT, **options: object) -> Inspection:
+def look(root: Path = GOLDEN_CHECKPOINT, **options: object) -> Inspection:
     arguments = {"area": 64 * 96, "options": SessionOptions(), "dtype": "float32", **options}
     return inspect(root, root, **arguments)
 
@@ -45,7 +46,7 @@ def held(features: list[object]) -> int:
 
 def test_sizes_are_those_of_what_is_loaded():
     found = look()
-    network = DenoiseStage.load(Settings(device="cpu")).network
+    network = DenoiseStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu")).network
     weights = list(network.parameters())
     part = found.parts[0]
     assert (part.name, part.layout) == ("transformer", "native")
@@ -61,10 +62,11 @@ def test_sizes_are_those_of_what_is_loaded():
 def test_memory_of_sessions_is_what_stages_hold():
     found = look()
     geometry = Geometry(found.height, found.width)
-    denoise = DenoiseStage.load(Settings(device="cpu"))
+    denoise = DenoiseStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu"))
     assert found.session_bytes == denoise.kv_bytes(SessionOptions(), geometry)
     condition, decode = (
-        stage.load(Settings(device="cpu")) for stage in (ConditionStage, DecodeStage)
+        stage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu"))
+        for stage in (ConditionStage, DecodeStage)
     )
     picture = condition.open_scaled(torch.zeros(3, geometry.height, geometry.width))
     condition.step(picture, {}, {})
@@ -76,7 +78,7 @@ def test_memory_of_sessions_is_what_stages_hold():
 
 
 def test_memory_scales_with_the_dtype():
-    vae = skeleton(EMBEDDED_CHECKPOINT)[0]
+    vae = skeleton(GOLDEN_CHECKPOINT)[0]
     exact, rounded = (memory_bytes(vae, 32, 48, itemsize) for itemsize in (4, 2))
     assert exact == tuple(2 * count for count in rounded)
     assert look().kv_bytes_per_frame == 2 * look(dtype="bfloat16").kv_bytes_per_frame
@@ -101,7 +103,7 @@ def test_sessions_that_fit_grow_with_the_gpu():
 
 
 def test_parts_that_are_missing_are_told_and_the_rest_is_shown(tmp_path):
-    shutil.copytree(EMBEDDED_CHECKPOINT / "lingbot_world_fast", tmp_path / "lingbot_world_fast")
+    shutil.copytree(GOLDEN_CHECKPOINT / "lingbot_world_fast", tmp_path / "lingbot_world_fast")
     found = look(tmp_path, gpu_bytes=2**33)
     assert [part.name for part in found.parts] == ["transformer"]
     assert [problem.split(" in ")[0] for problem in found.missing] == [
@@ -113,14 +115,14 @@ def test_parts_that_are_missing_are_told_and_the_rest_is_shown(tmp_path):
     code, output = run(str(tmp_path))
     assert code == 1
     assert "missing: no VAE in checkpoint" in output
-    code, output = run(str(tmp_path), "--companions", str(EMBEDDED_CHECKPOINT))
+    code, output = run(str(tmp_path), "--companions", str(GOLDEN_CHECKPOINT))
     assert code == 0
     assert "tokenizer (native)" in output
 
 
 def test_the_command_says_what_there_is():
     arguments = ("--gpu-memory", "8 GiB", "--size-area", "96x64", "--window", "15")
-    code, output = run(str(EMBEDDED_CHECKPOINT), *arguments)
+    code, output = run(str(GOLDEN_CHECKPOINT), *arguments)
     assert code == 0
     for line in (
         "control cam, 3 layers of width 96",
@@ -130,7 +132,7 @@ def test_the_command_says_what_there_is():
         "sessions that fit a GPU of 8.00 GiB that does everything: ",
     ):
         assert line in output
-    code, output = run(str(EMBEDDED_CHECKPOINT), *arguments, "--json")
+    code, output = run(str(GOLDEN_CHECKPOINT), *arguments, "--json")
     told = json.loads(output)
     assert (code, told["cache_frames"], told["gpu_bytes"]) == (0, 15, 2**33)
     assert told["weight_bytes"] == sum(part["memory_bytes"] for part in told["parts"])
@@ -140,10 +142,10 @@ def test_the_command_says_what_there_is():
     ("arguments", "message"),
     [
         (["/nowhere"], "/nowhere is no folder"),
-        ([str(EMBEDDED_CHECKPOINT), "--gpu-memory", "much"], "'much' is no amount of memory"),
-        ([str(EMBEDDED_CHECKPOINT), "--dtype", "int8"], "dtype is 'int8'; it must be one of"),
-        ([str(EMBEDDED_CHECKPOINT), "--size-area", "wide"], "'wide' is neither"),
-        ([str(EMBEDDED_CHECKPOINT), "--size-area", "9"], "each side needs at least 16"),
+        ([str(GOLDEN_CHECKPOINT), "--gpu-memory", "much"], "'much' is no amount of memory"),
+        ([str(GOLDEN_CHECKPOINT), "--dtype", "int8"], "dtype is 'int8'; it must be one of"),
+        ([str(GOLDEN_CHECKPOINT), "--size-area", "wide"], "'wide' is neither"),
+        ([str(GOLDEN_CHECKPOINT), "--size-area", "9"], "each side needs at least 16"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_a_line(arguments, message):
@@ -156,7 +158,7 @@ def test_what_makes_no_sense_is_told_in_a_line(arguments, message):
 def test_without_the_servers_packages_the_command_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "lingbot_triton.inspect_checkpoint", None)
     monkeypatch.delattr("lingbot_triton.inspect_checkpoint")
-    code, output = run(str(EMBEDDED_CHECKPOINT))
+    code, output = run(str(GOLDEN_CHECKPOINT))
     assert code == 1
     assert "inspect needs the server's packages" in output
 

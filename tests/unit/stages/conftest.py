@@ -12,6 +12,7 @@ from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 16, "width": 32}
 
@@ -24,22 +25,24 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def prompt_stage() -> PromptStage:
-    return PromptStage.load(Settings(device="cpu"))
+    return PromptStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu"))
 
 
 @pytest.fixture(scope="session")
 def condition_stage() -> ConditionStage:
-    return ConditionStage.load(Settings(device="cpu", condition_cache_bytes=0))
+    return ConditionStage.load(
+        Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", condition_cache_bytes=0)
+    )
 
 
 @pytest.fixture(scope="session")
 def denoise_stage() -> DenoiseStage:
-    return DenoiseStage.load(Settings(device="cpu"))
+    return DenoiseStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu"))
 
 
 @pytest.fixture(scope="session")
 def decode_stage() -> DecodeStage:
-    return DecodeStage.load(Settings(device="cpu"))
+    return DecodeStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu"))
 
 
 @pytest.fixture(scope="session")

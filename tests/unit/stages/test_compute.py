@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages.compute import Compute, find_device
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
 from lingbot_triton.world.errors import CheckpointError
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 
 @pytest.mark.parametrize(("has_gpu", "found"), [(True, "cuda:0"), (False, "cpu")])
@@ -29,9 +30,9 @@ def test_a_device_that_is_named_is_taken_whether_it_is_there_or_not() -> None:
 
 
 def test_companions_may_lie_apart_from_the_transformer(tmp_path: Path) -> None:
-    shutil.copytree(EMBEDDED_CHECKPOINT / "lingbot_world_fast", tmp_path / "dit")
+    shutil.copytree(GOLDEN_CHECKPOINT / "lingbot_world_fast", tmp_path / "dit")
     apart = Settings(checkpoint=str(tmp_path / "dit"), device="cpu")
-    together = replace(apart, companions=str(EMBEDDED_CHECKPOINT))
+    together = replace(apart, companions=str(GOLDEN_CHECKPOINT))
     assert DenoiseStage.load(together).network.config.num_layers == 3
     for stage in (PromptStage, ConditionStage, DecodeStage):
         stage.load(together)
@@ -44,6 +45,6 @@ def test_companions_may_lie_apart_from_the_transformer(tmp_path: Path) -> None:
     [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.bfloat16)],
 )
 def test_text_is_never_encoded_in_float16(dtype: str, text_dtype: torch.dtype) -> None:
-    settings = Settings(device="cpu", dtype=dtype)
+    settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", dtype=dtype)
     assert Compute.prepare(settings).text_dtype == text_dtype
     assert next(PromptStage.load(settings).encoder.encoder.parameters()).dtype == text_dtype

@@ -12,6 +12,7 @@ from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 32, "width": 32}
 
@@ -59,7 +60,7 @@ def test_chunks_are_held_without_a_gap_and_once() -> None:
 
 @pytest.fixture(scope="module")
 def stage() -> ConditionStage:
-    return ConditionStage.load(Settings())
+    return ConditionStage.load(Settings(checkpoint=str(GOLDEN_CHECKPOINT)))
 
 
 def steps(stage: ConditionStage, picture: Any, count: int) -> list[Arrays]:

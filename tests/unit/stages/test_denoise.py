@@ -14,6 +14,7 @@ from lingbot_triton.presets import find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.errors import AttentionError
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 16, "width": 32}
 
@@ -191,7 +192,7 @@ def test_closing_gives_the_caches_back_whoever_holds_the_state(denoise_stage, op
 
 
 def test_attention_that_cannot_run_is_told_before_weights_are_read():
-    settings = Settings(device="cpu", attention="sage")
+    settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", attention="sage")
     with pytest.raises(AttentionError, match="sage cannot run here: it needs a CUDA device"):
         DenoiseStage.load(settings)
     assert DenoiseStage.load(replace(settings, attention="auto")).about["attention"] == "sdpa"

@@ -18,8 +18,9 @@ from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
 from lingbot_triton.world.kernels import Kernels
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
-CPU = Settings(device="cpu")
+CPU = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu")
 SMALL = 16 * 64
 
 

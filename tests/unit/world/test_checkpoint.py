@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.errors import CheckpointError
 from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.loading import load_transformer
 from lingbot_triton.world.text import TextEncoder
 from lingbot_triton.world.vae import Decoder, Encoder
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 CPU, FLOAT = torch.device("cpu"), torch.float32
-SOURCE = EMBEDDED_CHECKPOINT / "lingbot_world_fast"
+SOURCE = GOLDEN_CHECKPOINT / "lingbot_world_fast"
 
 
 def all_weights() -> dict[str, torch.Tensor]:
@@ -45,7 +45,7 @@ def parameters(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def test_every_weight_is_the_files_own():
-    network = load_transformer(EMBEDDED_CHECKPOINT, CPU, FLOAT)
+    network = load_transformer(GOLDEN_CHECKPOINT, CPU, FLOAT)
     expected = all_weights()
     assert parameters(network).keys() == expected.keys()
     for name, weight in parameters(network).items():
@@ -56,7 +56,7 @@ def test_every_weight_is_the_files_own():
 
 def test_one_file_at_the_root_is_the_same(tmp_path):
     whole = parameters(load_transformer(write(tmp_path), CPU, FLOAT))
-    sharded = parameters(load_transformer(EMBEDDED_CHECKPOINT, CPU, FLOAT))
+    sharded = parameters(load_transformer(GOLDEN_CHECKPOINT, CPU, FLOAT))
     assert all(torch.equal(whole[name], sharded[name]) for name in sharded)
 
 
@@ -74,7 +74,7 @@ def test_shards_may_have_any_name(tmp_path):
 
 
 def test_dtype_is_taken_weight_by_weight():
-    network = load_transformer(EMBEDDED_CHECKPOINT, CPU, torch.bfloat16)
+    network = load_transformer(GOLDEN_CHECKPOINT, CPU, torch.bfloat16)
     kinds = {name: weight.dtype for name, weight in parameters(network).items()}
     assert kinds["blocks.1.ffn.0.weight"] == torch.bfloat16
     for name in ("blocks.1.modulation", "time_projection.1.weight", "head.head.weight"):
@@ -86,31 +86,31 @@ def test_diffusers_names_in_the_config_are_understood(tmp_path):
     dropped = dict.fromkeys(("num_heads", "dim", "in_dim", "control_type"))
     write(tmp_path / "transformer", **renamed, **dropped, out_channels=16, patch_size=[1, 2, 2])
     config = load_transformer(tmp_path, CPU, FLOAT).config
-    assert config == load_transformer(EMBEDDED_CHECKPOINT, CPU, FLOAT).config
+    assert config == load_transformer(GOLDEN_CHECKPOINT, CPU, FLOAT).config
 
 
 def test_diffusers_folders_of_vae_and_text_give_the_same(tmp_path):
     from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
     from transformers import UMT5Config, UMT5EncoderModel
 
-    native = torch.load(EMBEDDED_CHECKPOINT / "Wan2.1_VAE.pth", weights_only=True)
+    native = torch.load(GOLDEN_CHECKPOINT / "Wan2.1_VAE.pth", weights_only=True)
     (tmp_path / "vae").mkdir()
     vae_file = tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
     save_file(convert_wan_vae_to_diffusers(native), vae_file)
     vae_config = {"_class_name": "AutoencoderKLWan", "base_dim": 8, "z_dim": 16}
     (tmp_path / "vae" / "config.json").write_text(json.dumps(vae_config))
-    ours = TextEncoder.load(EMBEDDED_CHECKPOINT, CPU, FLOAT)
+    ours = TextEncoder.load(GOLDEN_CHECKPOINT, CPU, FLOAT)
     config: UMT5Config = ours.encoder.config
     model = UMT5EncoderModel(config)
     model.encoder.load_state_dict(ours.encoder.state_dict())
     model.save_pretrained(tmp_path / "text_encoder")
-    shutil.copytree(EMBEDDED_CHECKPOINT / "google" / "umt5-xxl", tmp_path / "tokenizer")
+    shutil.copytree(GOLDEN_CHECKPOINT / "google" / "umt5-xxl", tmp_path / "tokenizer")
 
     with torch.inference_mode():
         theirs = TextEncoder.load(tmp_path, CPU, FLOAT)
         assert torch.equal(theirs.encode("a hill"), ours.encode("a hill"))
     for part in (Encoder, Decoder):
-        mine, other = (part.load(root, CPU, FLOAT) for root in (EMBEDDED_CHECKPOINT, tmp_path))
+        mine, other = (part.load(root, CPU, FLOAT) for root in (GOLDEN_CHECKPOINT, tmp_path))
         expected = parameters(mine.network)
         assert all(
             torch.equal(weight, expected[name])
@@ -196,7 +196,7 @@ def test_control_widths_that_are_no_control_are_refused():
 
 
 def test_the_old_pth_format_is_read_too(tmp_path):
-    native = torch.load(EMBEDDED_CHECKPOINT / "Wan2.1_VAE.pth", weights_only=True)
+    native = torch.load(GOLDEN_CHECKPOINT / "Wan2.1_VAE.pth", weights_only=True)
     path = tmp_path / "Wan2.1_VAE.pth"
     torch.save(native, path, _use_new_zipfile_serialization=False)
     read = dict(checkpoint.read(path, CPU))
