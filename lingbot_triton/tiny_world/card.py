@@ -72,8 +72,8 @@ def write_card(checkpoint: Path, work: Work) -> None:
 def _measures(evaluation: dict[str, Any] | None) -> str:
     if evaluation is None:
         return ""
-    rows = [
-        f"| {bar['name']} | {bar['value']:.3g} | {bar['wanted']} | {'met' if bar['met'] else ''} |"
-        for bar in evaluation["bars"]
-    ]
+    rows = []
+    for bar in evaluation["bars"]:
+        met = "met" if bar["met"] else "NOT MET"
+        rows.append(f"| {bar['name']} | {bar['value']:.3g} | {bar['wanted']} | {met} |")
     return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))

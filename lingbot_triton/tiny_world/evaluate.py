@@ -22,8 +22,9 @@ from lingbot_triton.tiny_world.measures import LONG_OPTIONS, Extent, measure
 from lingbot_triton.tiny_world.playing import load_stages, truth_of
 from lingbot_triton.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_triton.tiny_world.scene import Scene
+from lingbot_triton.tiny_world.sheet import write_animation, write_sheet
 from lingbot_triton.tiny_world.train import DEFAULT_WORK
-from lingbot_triton.tiny_world.verdict import RealTime, judge, table, write_sheet
+from lingbot_triton.tiny_world.verdict import RealTime, judge, table
 
 _TIMED_CHUNKS, _WARM_UP = 30, 3
 _TIMED_KEYS = ("w", "wl", "l", "", "j")
@@ -35,8 +36,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--out",
     type=FOLDER,
-    help="For evaluation.json and evaluation.png.  "
-    "[default: the folder that the checkpoint's is in]",
+    help="For evaluation.json, .png and .webp.  [default: the folder that the checkpoint's is in]",
 )
 @click.option("--scenes", type=click.IntRange(1), default=Extent.scenes)
 @click.option("--long-scenes", type=click.IntRange(1), default=Extent.long_scenes)
@@ -60,15 +60,16 @@ def main(
         task = progress.add_task("scenes", total=scenes)
         values = measure(stages, extent, lambda _: progress.advance(task))
     rows = judge(values, time_server(checkpoint) if server else None)
-    write_sheet(folder / "evaluation.png", values.films)
-    kept = {name: value for name, value in vars(values).items() if name != "films"}
+    write_sheet(folder / "evaluation.png", values.walks)
+    write_animation(folder / "evaluation.webp", values.walks)
+    kept = {name: value for name, value in vars(values).items() if name != "walks"}
     bars = [{**asdict(row), "wanted": row.wanted, "met": row.met} for row in rows]
     for bar in bars:  # JSON knows no infinity
         del bar["low"], bar["high"]
     report = {"scenes": scenes, "bars": bars, "values": kept}
     (folder / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
     console.print(table(rows))
-    console.print(f"wrote {folder}/evaluation.json and {folder}/evaluation.png")
+    console.print(f"wrote {folder}/evaluation.json, .png and .webp")
     if not all(row.met for row in rows):
         sys.exit(1)
 

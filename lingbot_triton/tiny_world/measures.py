@@ -19,6 +19,7 @@ from lingbot_triton.tiny_world.playing import (
     truth_of,
 )
 from lingbot_triton.tiny_world.scene import Scene
+from lingbot_triton.tiny_world.sheet import Walked
 from lingbot_triton.tiny_world.walk import follow, opposite, stroll
 
 CHUNKS = 6
@@ -49,8 +50,8 @@ class Values:
     """Largest difference of a channel's mean from the truth's, of 255."""
     contrast: list[float] = field(default_factory=list)
     """Deviation of all channels over the truth's."""
-    films: list[tuple[Frames, Frames]] = field(default_factory=list)
-    """Truth and generated of the scenes on the sheet."""
+    walks: list[Walked] = field(default_factory=list)
+    """Of the scenes on the sheet."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
         picture = truth_of(scene, ("",))[0]
         long = number < extent.long_scenes
         conditions = Conditions.of(stages, picture, LONG_CHUNKS if long else CHUNKS)
-        film, truth = _fidelity(stages, scene, conditions, number, values)
+        walked = _fidelity(stages, scene, conditions, number, values)
         if number < extent.on_sheet:
-            values.films.append((truth, film))
+            values.walks.append(walked)
         _turning(stages, scene, conditions, values)
         _walking(stages, scene, conditions, values)
         if number < extent.key_scenes:
@@ -86,7 +87,7 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
 
 def _fidelity(
     stages: Stages, scene: Scene, conditions: Conditions, number: int, values: Values
-) -> tuple[Frames, Frames]:
+) -> Walked:
     keys = stroll(scene, CHUNKS, number).keys
     truth = truth_of(scene, keys)
     film = play(stages, scene, conditions, keys)
@@ -95,7 +96,7 @@ def _fidelity(
     values.generated.append(figures.psnr(film, truth))
     values.other_keys.append(figures.psnr(other, truth))
     values.frozen.append(figures.psnr(np.repeat(truth[:1], len(truth), 0), truth))
-    return film, truth
+    return Walked(keys, truth, film)
 
 
 def _turning(stages: Stages, scene: Scene, conditions: Conditions, values: Values) -> None:

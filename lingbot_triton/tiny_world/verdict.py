@@ -1,19 +1,15 @@
-"""Measured values against what is wanted of them, as a table, as JSON and as a sheet."""
+"""Measured values against what is wanted of them, as a table and as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from rich.table import Table
 
-from lingbot_triton.tiny_world.figures import Frames
 from lingbot_triton.tiny_world.measures import Values
-from lingbot_triton.tiny_world.playing import chunk_frames
 
 SHARPNESS_BOUNDS = (0.6, 1.4)
 CONTRAST_BOUNDS = (0.7, 1.3)
@@ -83,20 +79,6 @@ def table(rows: Sequence[Wanted]) -> Table:
     for row in rows:
         drawn.add_row(row.name, f"{row.value:.3g}", row.wanted, "met" if row.met else "NOT MET")
     return drawn
-
-
-def write_sheet(path: Path, films: Sequence[tuple[Frames, Frames]]) -> None:
-    """For each scene the last frame of every chunk, the truth above what was generated."""
-    rows = []
-    for pair in films:
-        for film in pair:
-            lasts = [0]
-            while (part := chunk_frames(len(lasts) - 1)).stop <= len(film):
-                lasts.append(part.stop - 1)
-            rows.append(np.concatenate(list(film[lasts]), axis=1))
-        rows.append(np.full((8, *rows[-1].shape[1:]), 255, np.uint8))
-    sheet = np.concatenate(rows)
-    Image.fromarray(sheet.repeat(2, axis=0).repeat(2, axis=1)).save(path)
 
 
 def _mean(values: Sequence[float]) -> float:

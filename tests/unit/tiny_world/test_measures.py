@@ -14,7 +14,8 @@ from lingbot_triton.tiny_world.figures import Frames
 from lingbot_triton.tiny_world.measures import Extent, Values, measure
 from lingbot_triton.tiny_world.playing import Conditions, truth_of
 from lingbot_triton.tiny_world.scene import Scene
-from lingbot_triton.tiny_world.verdict import RealTime, judge, table, write_sheet
+from lingbot_triton.tiny_world.sheet import write_animation, write_sheet
+from lingbot_triton.tiny_world.verdict import RealTime, judge, table
 
 EXTENT = Extent(scenes=2, key_scenes=1, long_scenes=1, on_sheet=2)
 
@@ -46,9 +47,14 @@ def test_the_truth_meets_every_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     rows = judge(values, RealTime(period=0.5, first_frames=0.2))
     assert [row.name for row in rows if not row.met] == []
     assert len(rows) == 13
-    write_sheet(tmp_path / "sheet.png", values.films)
+    write_sheet(tmp_path / "sheet.png", values.walks)
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (7 * 96 * 2, 2 * (2 * 64 + 8) * 2)
+        # Six chunks and the first picture, twice as large; per scene two rows and their keys.
+        assert sheet.size == (76 + 7 * (192 + 4), 2 * (16 + 2 * (128 + 4) + 8))
+    write_animation(tmp_path / "film.webp", values.walks)
+    with Image.open(tmp_path / "film.webp") as film:
+        assert film.n_frames == 2 * (9 + 5 * 12)
+        assert film.size == (2 * 192 + 4, 128 + 16)
 
 
 def test_a_noisy_picture_that_never_moves_meets_none_but_the_vaes(
