@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lingbot_client.cli import DEFAULT_KEYS, DEFAULT_PROMPT, INTERRUPTED
+from lingbot_client.cli import DEFAULT_KEYS, INTERRUPTED
 from lingbot_client.cli import run as run_client
 from lingbot_client.client import WorldClient
 from lingbot_client.errors import WorldError
-from lingbot_client.picture import encode_picture
+from lingbot_client.picture import DEFAULT_PROMPT, encode_picture
 from lingbot_client.playing import Plan, make_plan, play_plan
 from lingbot_client.report import Recording, chunk_table
 from rich.console import Console
@@ -28,7 +28,7 @@ FILE = click.Path(path_type=Path)
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--image", type=FILE, help="First picture.  [default: a plain landscape]")
+@click.option("--image", type=FILE, help="First picture.  [default: a hall]")
 @click.option("--prompt", default=DEFAULT_PROMPT)
 @click.option("--keys", default=DEFAULT_KEYS, help='Keys of each chunk; "." is none.')
 @click.option("--seed", type=int, default=42)

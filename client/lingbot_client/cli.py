@@ -19,14 +19,13 @@ from lingbot_client.client import DEFAULT_URL, WorldClient
 from lingbot_client.doctor import Level, examine
 from lingbot_client.errors import WorldError
 from lingbot_client.pace import Pace
-from lingbot_client.picture import default_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 from lingbot_client.playing import make_plan, play_plan, progress_bar, session_options, write_spans
 from lingbot_client.report import chunk_table, server_tables
 from lingbot_client.triton import TLS
 
 T = TypeVar("T")
 
-DEFAULT_PROMPT = "A wide green landscape under a clear sky, a path leading to distant hills."
 DEFAULT_KEYS = "w w wl . sa"
 INTERRUPTED = 130
 """Exit code of a program that Ctrl-C ended."""
@@ -60,7 +59,7 @@ def world_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--seed", type=int, default=42, show_default=True),
         click.option("--keys", default=DEFAULT_KEYS, show_default=True, help='"." is none.'),
         click.option("--prompt", default=DEFAULT_PROMPT, show_default=True),
-        click.option("--image", type=FILE, help="First picture; a plain landscape if left out."),
+        click.option("--image", type=FILE, help="First picture; a hall if left out."),
     ):
         command = option(command)
     return command

@@ -27,14 +27,13 @@ from lingbot_client.errors import (
 )
 from lingbot_client.frames import Chunk, milliseconds
 from lingbot_client.listener import explain_silence
-from lingbot_client.picture import default_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 from lingbot_client.session import WorldSession
 from lingbot_client.transport import ServerInfo
 from lingbot_client.video import FRAMES_PER_SECOND
 
 T = TypeVar("T")
 
-PROMPT = "A wide green landscape under a clear sky, a path leading to distant hills."
 MODELS = (protocol.MODEL, "prompt", "condition", "denoise", "decode")
 TESTED_VERSION = (2, 51)
 DESCRIBE_SECONDS = 15.0
@@ -82,7 +81,7 @@ async def examine(
         _check_models(info)
         yield Finding(Level.GOOD, what, f"{', '.join(MODELS)} are ready")
         what = "session"
-        session = client.open_session(default_picture(), PROMPT, chunk_count=2)
+        session = client.open_session(default_picture(), DEFAULT_PROMPT, chunk_count=2)
         async for finding in _play(session, patience):
             yield finding
     except _Wrong as wrong:

@@ -11,11 +11,10 @@ from lingbot_client import WorldClient, WorldSession
 from lingbot_client.figures import ChunkSample
 from lingbot_client.frames import FramePart
 from lingbot_client.pace import Check, Gate, Pace, Played, play_session
-from lingbot_client.picture import default_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 
-PROMPT = "A wide green landscape under a clear sky, a path leading to distant hills."
 KEYS = ("w", "w", "wl", "", "sa")
 CLOSE_SECONDS = 60.0
 
@@ -43,7 +42,7 @@ def open_session(
     picture.putpixel((0, 0), (red, green, blue))
     return client.open_session(
         picture,
-        PROMPT,
+        DEFAULT_PROMPT,
         close_timeout=CLOSE_SECONDS,
         **{"seed": seed, "chunk_count": chunks, **size.options, **options},
     )

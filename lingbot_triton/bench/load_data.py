@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lingbot_client.picture import default_picture, encode_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
-from lingbot_triton.bench.drive import KEYS, PROMPT, FrameSize
+from lingbot_triton.bench.drive import KEYS, FrameSize
 
 SEQUENCES = ((7, 3), (7, 7), (7, 5), (4, 4))
 """Chunks that a session may have, and how many it is given before END: some end early."""
@@ -32,7 +32,7 @@ def _stream(seed: int, most: int, sent: int, size: FrameSize) -> list[dict[str, 
     options = {"seed": seed, "chunk_count": most, **size.options}
     start = {
         "image": {"b64": _length_and(encode_picture(default_picture(size.width, size.height)))},
-        "prompt": [PROMPT],
+        "prompt": [DEFAULT_PROMPT],
         "options": [json.dumps(options)],
     }
     controls = [

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lingbot_client import Chunk, WorldClient
-from lingbot_client.picture import default_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 
 from lingbot_triton.soak.usage import Sample
 from lingbot_triton.triton.server import ServerProcess
 
-PROMPT = "A wide green landscape under a clear sky, a path leading to distant hills."
 KEYS = ("w", "wl", "", "sa", "ij")
 WINDOW_FRAMES = 6
 SAMPLES = 200
@@ -61,7 +60,7 @@ async def play_endless(phase: Phase, server: ServerProcess, area: int, tick: Tic
     async with (
         WorldClient(server.grpc) as client,
         client.open_session(
-            default_picture(), PROMPT, max_area=area, kv_window_frames=WINDOW_FRAMES
+            default_picture(), DEFAULT_PROMPT, max_area=area, kv_window_frames=WINDOW_FRAMES
         ) as session,
     ):
         for index, due in enumerate(phase.due()):
@@ -96,7 +95,7 @@ def _groups(phase: Phase) -> Iterator[list[bool]]:
 async def _play_one(phase: Phase, client: WorldClient, area: int) -> None:
     count = CHUNKS_OF_A_SHORT_SESSION
     async with client.open_session(
-        default_picture(), PROMPT, max_area=area, chunk_count=count
+        default_picture(), DEFAULT_PROMPT, max_area=area, chunk_count=count
     ) as session:
         for keys in KEYS[:count]:
             await session.send(keys)

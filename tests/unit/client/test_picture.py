@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lingbot_client import PictureError
-from lingbot_client.picture import default_picture, encode_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 from PIL import Image
+
+from lingbot_triton.tiny_world.renderer import render
+from lingbot_triton.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 
 ORIENTATION = 0x0112
 ROTATED = 6  # the camera was turned: show it rotated by 90 degrees clockwise
@@ -78,10 +81,11 @@ def test_half_a_picture_is_refused(kind: str) -> None:
         encode_picture(data[: len(data) // 2])
 
 
-def test_the_default_picture_is_always_the_same_landscape() -> None:
-    first, second = np.asarray(default_picture()), np.asarray(default_picture())
-    assert np.array_equal(first, second)
-    assert first.shape == (64, 96, 3)
-    assert first[0, 0, 2] > first[0, 0, 0]  # blue above
-    assert first[-1, 0, 1] > first[-1, 0, 2]  # green below
+def test_the_default_picture_is_a_scene_of_the_tiny_world_that_no_training_saw() -> None:
+    number = 15
+    scene = Scene.sample(number)
+    assert number < FIRST_TRAINING_SCENE
+    assert scene.prompt == DEFAULT_PROMPT
+    seen = render(scene, np.eye(4)[None], 480, 320)[0].astype(int)
+    assert np.abs(np.asarray(default_picture(), int) - seen).max() <= 1
     assert default_picture(48, 32).size == (48, 32)
