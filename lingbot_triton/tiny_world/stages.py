@@ -107,7 +107,7 @@ class Training:
     def finish_vae(self, trainee: VAETrainee, weights: dict[str, torch.Tensor]) -> None:
         vae = trainee.module.eval()
         vae.load_state_dict(weights)
-        films = torch.cat([trainee.films(step) for step in _STATISTICS_STEPS if step % 8 == 7])
+        films = [trainee.films(step) for step in _STATISTICS_STEPS]
         normalise(vae, *latent_statistics(vae, films))
         torch.save(vae.state_dict(), self.work.path("vae-final.pt"))
 

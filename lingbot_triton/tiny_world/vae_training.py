@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,8 +34,9 @@ class VAEConfig:
     pictures: int = 8
     """Of one step, at first: different ones teach more than the frames of a film."""
     picture_steps: int = 1200
-    batch: int = 4
-    """Short films of one step, then."""
+    films: tuple[tuple[int, int], ...] = ((29, 1), (13, 2))
+    """Frames and number of the films of one step, in turn, after that. After 29 frames the memory
+    of every layer is as full as it gets: what was trained on fewer drifts off in longer ones."""
     kernel_rate: float = 2e-2
     learning_rate: float = 1.5e-3
     """Of all that is no kernel."""
@@ -150,21 +152,18 @@ class VAETrainee:
     def films(self, step: int) -> torch.Tensor:
         """Step number `step`'s films, [batch, 3, frames, H, W] in [-1, 1].
 
-        Single pictures first, then short ones; a longer one now and then fills the memory of
-        every layer.
+        Single pictures first.
         """
         random = np.random.default_rng([self.seed, step, 1])
         if step < self.config.picture_steps:
             frames, batch = 1, self.config.pictures
-        elif step % 8 == 7:
-            frames, batch = 13, max(1, self.config.batch // 2)
         else:
-            frames, batch = 5, self.config.batch
+            frames, batch = self.config.films[step % len(self.config.films)]
         films = []
         for _ in range(batch):
             number = int(random.integers(FIRST_TRAINING_SCENE, 2**31))
             scene = Scene.sample(number)
-            walk = stroll(scene, 2, number)
+            walk = stroll(scene, 3, number)
             films.append(to_pixels(render(scene, walk.video[-frames:])))
         return torch.stack(films)
 
@@ -175,7 +174,9 @@ def to_pixels(frames: NDArray[np.uint8]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def latent_statistics(vae: Any, films: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation [z] of the raw latents of `films` [n, 3, frames, H, W]."""
-    latents = torch.cat([vae.encode(film.unsqueeze(0)).latent_dist.mean for film in films])
-    return latents.mean(dim=(0, 2, 3, 4)), latents.std(dim=(0, 2, 3, 4))
+def latent_statistics(
+    vae: Any, batches: Iterable[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation [z] of the raw latents of batches of films [n, 3, frames, H, W]."""
+    latents = [vae.encode(films).latent_dist.mean.transpose(0, 1).flatten(1) for films in batches]
+    return torch.cat(latents, 1).mean(1), torch.cat(latents, 1).std(1)

@@ -34,7 +34,7 @@ PLAN = Plan(
     minutes=Minutes(5, 5, 5, 5),
     films=FilmsSize(films=4, chunks=2, shard=2),
     processes=0,
-    vae=VAEConfig(base_dim=8, batch=1),
+    vae=VAEConfig(base_dim=8, pictures=1, picture_steps=1, films=((5, 1),)),
     network=NetworkSize(dim=48, layers=2, heads=2, ffn=64),
     dit=DiTConfig(batch=2),
     rollout=DiTConfig(batch=2),

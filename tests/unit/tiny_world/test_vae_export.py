@@ -36,8 +36,8 @@ def test_native_names_are_what_diffusers_reads(vae: Any) -> None:
 def test_normalised_latents_have_the_released_statistics_and_the_same_pictures() -> None:
     vae = build_vae(8, 0).eval()
     before = vae.decode(vae.encode(films()).latent_dist.mean).sample
-    normalise(vae, *latent_statistics(vae, films()))
-    mean, std = latent_statistics(vae, films())
+    normalise(vae, *latent_statistics(vae, [films()]))
+    mean, std = latent_statistics(vae, [films()])
     assert torch.allclose(mean, torch.tensor(vae.config.latents_mean), atol=1e-3)
     assert torch.allclose(std, torch.tensor(vae.config.latents_std), rtol=1e-3)
     after = vae.decode(vae.encode(films()).latent_dist.mean).sample
