@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lingbot_client import Chunk, WorldClient
-from lingbot_client.picture import DEFAULT_PROMPT, default_picture
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
 from lingbot_triton.soak.usage import Sample
 from lingbot_triton.triton.server import ServerProcess
@@ -73,11 +73,13 @@ async def play_endless(phase: Phase, server: ServerProcess, area: int, tick: Tic
 
 async def play_short(phase: Phase, server: ServerProcess, area: int, tick: Tick) -> None:
     """Open, play and close sessions, a few at a time."""
+    # Once for all: large blocks that come and go would hide what a session leaves here.
+    picture = encode_picture(default_picture())
     async with WorldClient(server.grpc) as client:
         done = 0
         for due in _groups(phase):
             count = len(due)
-            await asyncio.gather(*(_play_one(phase, client, area) for _ in range(count)))
+            await asyncio.gather(*(_play_one(phase, client, picture, area) for _ in range(count)))
             done += count
             if any(due):
                 await asyncio.sleep(SETTLE_SECONDS)
@@ -92,10 +94,10 @@ def _groups(phase: Phase) -> Iterator[list[bool]]:
         yield due[first : first + SESSIONS_AT_A_TIME]
 
 
-async def _play_one(phase: Phase, client: WorldClient, area: int) -> None:
+async def _play_one(phase: Phase, client: WorldClient, picture: bytes, area: int) -> None:
     count = CHUNKS_OF_A_SHORT_SESSION
     async with client.open_session(
-        default_picture(), DEFAULT_PROMPT, max_area=area, chunk_count=count
+        picture, DEFAULT_PROMPT, max_area=area, chunk_count=count
     ) as session:
         for keys in KEYS[:count]:
             await session.send(keys)
