@@ -15,6 +15,7 @@ import click
 from lingbot_client import WorldError
 
 from lingbot_triton.regression.expectations import ExpectationError
+from lingbot_triton.regression.record import record
 from lingbot_triton.regression.report import Report, merge
 from lingbot_triton.regression.server import play_on_server
 from lingbot_triton.regression.stages import play_on_stages
@@ -33,7 +34,13 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.argument("expected", type=_FOLDER)
 @click.option("--url", help="gRPC address of a server to play on; it must serve CHECKPOINT.")
 @click.option("--server", is_flag=True, help="Start a server for CHECKPOINT and play on it too.")
-def main(checkpoint: Path, expected: Path, url: str | None, server: bool) -> None:
+@click.option(
+    "--record",
+    "recording",
+    is_flag=True,
+    help="Compare nothing: keep what comes out of EXPECTED's session.json and image.png in it.",
+)
+def main(checkpoint: Path, expected: Path, url: str | None, server: bool, recording: bool) -> None:
     """Play the session in EXPECTED with CHECKPOINT and compare all that EXPECTED holds.
 
     It is played on the stages in this process, and with --url or --server through a server too.
@@ -41,6 +48,9 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool) -> Non
     to the server's, conditions, flows and latents are compared there as well as frames.
     """
     try:
+        if recording:
+            click.echo(f"wrote {record(checkpoint, expected, Settings.load())}")
+            return
         reports = [play_on_stages(checkpoint, expected, Settings.load())]
         if url is not None:
             reports.append(play_on_server(url, expected, os.environ.get(SECRET_VARIABLE)))

@@ -138,3 +138,15 @@ def test_a_session_that_cannot_be_played_is_told(folder, session, message):
     path.write_text(json.dumps(content))
     with pytest.raises(ExpectationError, match=message):
         Expectations.load(folder)
+
+
+def test_what_is_recorded_is_what_the_official_code_gives_and_says_who_made_it(act, folder):
+    official = load_file(folder / "session_full.safetensors")
+    result = CliRunner().invoke(main, [str(act.checkpoint), str(folder), "--record"])
+    assert result.exit_code == 0, result.output
+    recorded = load_file(folder / "session_full.safetensors")
+    assert set(recorded) == {"condition", "latents", "frames_u8"}
+    for name in ("condition", "latents"):
+        np.testing.assert_allclose(recorded[name], official[name], atol=2e-4)
+    assert json.loads((folder / "session.json").read_text())["made_by"] == "lingbot-triton"
+    assert run(act.checkpoint, folder)[1]["ok"]
