@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class Training:
         return self.export()
 
     def _check_plan(self) -> None:
-        begun, plan = self.work.read_json("plan.json"), asdict(self.plan)
+        begun, plan = self.work.read_json("plan.json"), json.loads(json.dumps(asdict(self.plan)))
         for name in ("seed", "vae", "network"):
             if begun is not None and begun[name] != plan[name]:
                 raise PlanError(
