@@ -35,9 +35,9 @@ _STATISTICS_STEPS = range(10_000_000, 10_000_012)
 class Minutes:
     """What each stage is given; 172 in all, which leaves some for the rest."""
 
-    vae: float = 45
-    films: float = 20
-    dit: float = 77
+    vae: float = 37
+    films: float = 10
+    dit: float = 95
     rollout: float = 30
 
 
