@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import click
 from lingbot_client import WorldError
 from lingbot_client.figures import plain
+from lingbot_client.playing import progress_bar
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lingbot_triton.bench.bars import Bar, bars_table
 from lingbot_triton.bench.drive import FrameSize
@@ -71,13 +71,7 @@ url_option = click.option(
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr; call what it gives for each chunk, with what is going on."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    ) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting", total=total)
         yield lambda text: bar.update(task, advance=1, description=text)
 

@@ -8,7 +8,7 @@ import pytest
 
 from lingbot_triton.session import Session
 from tests.unit.fakes import FakeStages
-from tests.unit.test_service import House
+from tests.unit.house import House
 from tests.unit.virtual_time import run
 
 

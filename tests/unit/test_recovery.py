@@ -11,7 +11,7 @@ from lingbot_triton.errors import StageDead, StageFailed
 from lingbot_triton.recovery import RELOAD_DELAYS, STAGES
 from lingbot_triton.session import Session
 from tests.unit.fakes import FakeStages
-from tests.unit.test_service import House
+from tests.unit.house import House
 from tests.unit.virtual_time import run
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from lingbot_client import WorldClient, WorldSession
 from lingbot_client.errors import ConnectionFailed, Disconnected
 from lingbot_client.protocol import Array
 from lingbot_client.transport import Request, Response, ServerInfo
+from PIL import Image
 
 HEIGHT, WIDTH, PARTS, WINDOW = 16, 24, 3, 2
 
@@ -202,3 +204,10 @@ async def settle() -> None:
     """Let every task run until all of them wait."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+PICTURE = Image.new("RGB", (24, 16), (10, 20, 30))
+
+
+def open_session(client: WorldClient, close_timeout: float = 5.0) -> WorldSession:
+    return client.open_session(PICTURE, "a street", close_timeout=close_timeout, seed=7)
