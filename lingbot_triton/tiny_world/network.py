@@ -9,19 +9,33 @@ from torch import nn
 
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.layers import Attention
+from lingbot_triton.world.rope import rotation
 
 TEXT_WIDTH = 64
 
 _SAMPLE_SHARE = 2.0
 """How loud the noisy sample is in the residual stream, over what the blocks add at first."""
 
+_LOOKS = (
+    ((0, 0, 0), (-1, 0, 0), (-1, 0, -1), (-1, 0, 1), (-2, 0, 0), (-1, -1, 0), (-1, 1, 0)),
+    ((-1, 0, 0), (-2, 0, -1), (-2, 0, 1), (-3, 0, -1), (-3, 0, 1), (-2, 0, 0), (-3, 0, 0)),
+)
+"""Where the heads of even and odd layers look at first: latent frames, rows, columns from a token.
+
+A chunk's three frames have the newest clean one 1, 2 and 3 frames behind them.
+"""
+_LOOK_BIASES = (4.0, 2.0)
+"""On the fastest turning pair of each axis and the next, beside projections of deviation 1."""
+_LOOK_GAIN = 2.0
+
 
 @dataclass(frozen=True)
 class NetworkSize:
-    dim: int = 192
-    layers: int = 8
-    heads: int = 6
-    ffn: int = 384
+    dim: int = 256
+    layers: int = 4
+    heads: int = 8
+    ffn: int = 512
 
     def config(self) -> TransformerConfig:
         return TransformerConfig(
@@ -37,9 +51,11 @@ class NetworkSize:
 
 @torch.no_grad()
 def build_network(config: TransformerConfig, seed: int) -> WorldTransformer:
-    """Untrained weights; where the width allows it, the first flow is about the noisy sample.
+    """Untrained weights that know what would take long to learn.
 
-    At high noise that is most of the flow, and takes long to learn.
+    Where the width allows it, the first flow is about the noisy sample, which at high noise is most
+    of the flow; and heads look at a token's neighbours in the frames before, as the next picture is
+    mostly this one, moved a little.
     """
     torch.manual_seed(seed)
     network = WorldTransformer(config)
@@ -50,8 +66,9 @@ def build_network(config: TransformerConfig, seed: int) -> WorldTransformer:
             nn.init.xavier_uniform_(parameter.flatten(1))
         if name == "time_projection.1.weight":
             nn.init.zeros_(parameter)
-    for block in network.layers:
+    for index, block in enumerate(network.layers):
         nn.init.normal_(block.modulation, std=0.02)
+        _look_around(block.self_attn, _LOOKS[index % len(_LOOKS)])
         block.modulation[:, (2, 5)] += 0.2  # gates that are shut would be slow to open
         nn.init.normal_(block.cam_scale_layer.weight, std=0.01)
         nn.init.normal_(block.cam_shift_layer.weight, std=0.01)
@@ -66,7 +83,7 @@ def _pass_the_sample_on(network: WorldTransformer) -> None:
     patches = 4 * config.out_dim
     if config.dim < 2 * patches:
         return
-    axes = torch.linalg.qr(torch.randn(config.dim, patches))[0]
+    axes = torch.eye(config.dim, patches)  # so that a timestep's modulation can mute the noise
     weight = network.patch_embedding.weight.flatten(1)
     weight[:, :patches] = axes * _SAMPLE_SHARE
     # Patches come as (c, row, column) and leave as (row, column, c).
@@ -74,3 +91,40 @@ def _pass_the_sample_on(network: WorldTransformer) -> None:
     # The head's norm divides by the stream's deviation, to which the sample gives this much.
     deviation = _SAMPLE_SHARE * (patches / config.dim) ** 0.5
     network.head.head.weight.copy_(leaving * (deviation / _SAMPLE_SHARE))
+
+
+def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) -> None:
+    """Each head's attention is highest at one of `looks`; heads beyond them look anywhere.
+
+    With equal biases on queries and keys, rotary positions make the logit fall with the distance.
+    Turned as if the query were elsewhere, it is the distance from there.
+    """
+    heads, pairs = attention.heads, attention.head_dim // 2
+    spatial = attention.head_dim // 6
+    starts = (0, pairs - 2 * spatial, pairs - spatial)
+    key = torch.zeros(pairs, dtype=torch.complex64)
+    gain = torch.ones(pairs)
+    for start in starts:
+        for place, bias in enumerate(_LOOK_BIASES):
+            key[start + place] = bias
+            gain[start + place] = _LOOK_GAIN
+    for head, look in zip(range(heads), looks, strict=False):
+        rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
+        query = key * _turn_of(attention.head_dim, look)
+        for projection, norm, bias in (
+            (attention.q, attention.norm_q, query),
+            (attention.k, attention.norm_k, key),
+        ):
+            projection.bias[rows] = torch.view_as_real(bias).flatten()
+            norm.weight[rows] = gain.repeat_interleave(2)
+
+
+def _turn_of(head_dim: int, offset: tuple[int, int, int]) -> torch.Tensor:
+    """How rotary positions turn a head's pairs over the offset, complex64 [head_dim / 2]."""
+    frames, rows, columns = (abs(steps) for steps in offset)
+    grid = rotation(head_dim, frames, 1, rows + 1, columns + 1, torch.device("cpu"))
+    turned = grid[-1, 0]
+    spatial = head_dim // 6
+    sizes = (len(turned) - 2 * spatial, spatial, spatial)
+    parts = zip(turned.split(sizes), offset, strict=True)
+    return torch.cat([part.conj() if steps < 0 else part for part, steps in parts])

@@ -7,6 +7,7 @@ import http.client
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ SHARED_MEMORY = Path("/dev/shm")
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
 LEAST_THREADS = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
+
+METRICS_SECONDS = 2.0
 
 DRAINING = 2 / 3
 """Part of the time to stop in that sessions are given to end; Triton itself takes the rest."""
@@ -192,7 +195,11 @@ class ServerProcess:
                     sys.stderr.write(line)
 
     def wait_ready(self, timeout: float = 300.0) -> None:
-        """Return once every model serves; raises ServerError if the server stops or is late."""
+        """Return once every model serves; raises ServerError if the server stops or is late.
+
+        Triton opens the port of its metrics last, after it calls itself ready: that is waited for,
+        too, but not for long, as it may have been told to have none.
+        """
         deadline = time.monotonic() + timeout
         while not self.is_ready():
             self.check_running()
@@ -202,6 +209,10 @@ class ServerProcess:
                 )
                 raise ServerError(reason)
             time.sleep(0.05)
+        opening = time.monotonic() + METRICS_SECONDS
+        while not _listens(self.metrics) and time.monotonic() < opening:
+            self.check_running()
+            time.sleep(0.01)
 
     def check_running(self) -> None:
         """Raise ServerError, with the server's reason, if it has stopped by itself."""
@@ -272,3 +283,12 @@ class ServerProcess:
         if self._pump:
             self._pump.join(timeout=5)
         return Leftovers(processes, regions)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
