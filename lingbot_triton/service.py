@@ -175,9 +175,9 @@ class Service:
             self.table.forget(session)
             for release in session.releases:
                 release.add_done_callback(lambda _: self._leave(session))
-            self._leave(session)
             assert session.end_reason is not None
             self.observer.add(metrics.CLOSED, 1, session.end_reason.value)
+            self._leave(session)
             line = {"epoch": session.epoch} | answers.summary(session, self.clock())
             log.info("session ended %s", json.dumps(line))
 
