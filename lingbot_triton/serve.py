@@ -45,6 +45,12 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--scale", "simulated_scale", type=float, help="Factor on the simulated times.")
 @click.option("--model-repository", type=FOLDER, help="Models to serve.  [default: the project's]")
 @click.option("--tritonserver", type=FOLDER, help="Program to start.  [default: it is looked for]")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=3600.0,
+    help="Seconds to load all models in.",
+)
 @click.option("--log-level", type=click.Choice(list(LOG_FLAGS)), default="warning")
 @click.option("-v", "--verbose", is_flag=True, help="The same as --log-level info.")
 @click.argument("triton_arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- TRITON_OPTIONS]")
@@ -55,6 +61,7 @@ def main(
     metrics_port: int,
     model_repository: Path | None,
     tritonserver: Path | None,
+    start_timeout: float,
     log_level: str,
     verbose: bool,
     triton_arguments: tuple[str, ...],
@@ -74,6 +81,7 @@ def main(
         metrics_port=metrics_port,
         environment=environment,
         tritonserver=tritonserver,
+        start_seconds=start_timeout,
         echo=verbose or log_level in ("info", "debug"),
         arguments=(*LOG_FLAGS["info" if verbose else log_level], *triton_arguments),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
 import os
 import secrets
 import signal
@@ -33,12 +34,15 @@ from lingbot_triton.triton.system import (
     wait_until_gone,
 )
 
+log = logging.getLogger(__name__)
+
 SHARED_MEMORY = Path("/dev/shm")
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
 LEAST_THREADS = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
 
 METRICS_SECONDS = 2.0
+TOLD_SECONDS = 15.0
 
 DRAINING = 2 / 3
 """Part of the time to stop in that sessions are given to end; Triton itself takes the rest."""
@@ -61,6 +65,8 @@ class ServerConfig:
     metrics_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     tritonserver: Path | None = None
+    start_seconds: float = 300.0
+    """Time to load every model in."""
     exit_timeout_seconds: int = 6
     reloads_workers: bool = True
     """Whether the orchestrator may start a worker anew whose process died."""
@@ -194,23 +200,26 @@ class ServerProcess:
                 if self.echo:
                     sys.stderr.write(line)
 
-    def wait_ready(self, timeout: float = 300.0) -> None:
+    def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
 
         Triton opens the port of its metrics last, after it calls itself ready: that is waited for,
         too, but not for long, as it may have been told to have none.
         """
-        deadline = time.monotonic() + timeout
+        started, told = time.monotonic(), 0.0
         while not self.is_ready():
             self.check_running()
-            if time.monotonic() > deadline:
-                reason = (
-                    f"tritonserver is not ready after {timeout:.0f} s; {last_words(self._tail)}"
+            waited = time.monotonic() - started
+            if waited > self.config.start_seconds:
+                raise ServerError(
+                    f"tritonserver is not ready after {waited:.0f} s; {last_words(self._tail)}"
                 )
-                raise ServerError(reason)
+            if waited - told > TOLD_SECONDS:
+                told = waited
+                log.warning("the models are still being loaded, for %.0f s now", waited)
             time.sleep(0.05)
-        opening = time.monotonic() + METRICS_SECONDS
-        while not _listens(self.metrics) and time.monotonic() < opening:
+        ready = time.monotonic()
+        while not _listens(self.metrics) and time.monotonic() < ready + METRICS_SECONDS:
             self.check_running()
             time.sleep(0.01)
 

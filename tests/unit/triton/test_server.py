@@ -81,14 +81,26 @@ def test_a_server_that_ends_early_is_an_error_with_its_last_words(tmp_path: Path
 
 
 def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
-    server = _server(tmp_path, "echo loading; exec sleep 60")
+    server = _server(tmp_path, "echo loading; exec sleep 60", start_seconds=0.2)
     server.start()
     _wait_for("loading", server)
     with pytest.raises(ServerError, match="not ready after 0 s; its last words were:\nloading"):
-        server.wait_ready(timeout=0.2)
+        server.wait_ready()
     assert server.processes() == [server.pid]
     assert server.stop() == Leftovers()
     assert server.processes() == []
+
+
+def test_long_loading_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lingbot_triton.triton.server.TOLD_SECONDS", 0.1)
+    server = _server(tmp_path, "exec sleep 60", start_seconds=0.5)
+    with pytest.raises(ServerError):
+        server.__enter__()
+    assert {record.getMessage() for record in caplog.records} == {
+        "the models are still being loaded, for 0 s now"
+    }
 
 
 def test_a_server_that_answers_is_ready(tmp_path: Path) -> None:
