@@ -48,8 +48,8 @@ def main(
 ) -> None:
     """Start a server on free ports, play a session on it, and write what was seen.
 
-    The weights that come with the project are tiny and random: they show that all parts work
-    together, in seconds and without a GPU, and make coloured noise.
+    The weights that come with the project know one small world, of pillars, trees and checkered
+    floors, in which the keys do what they say. Pictures of anything else need --checkpoint.
     """
     folder = REPOSITORY / "out" if out is None else out
     environment = variables({"checkpoint": checkpoint})

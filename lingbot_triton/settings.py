@@ -12,7 +12,7 @@ from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import PRESETS, find_preset
 from lingbot_triton.protocol import WORKER_SLOTS
 
-EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-checkpoint"
+EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-world"
 EMBEDDED_AREA = 64 * 96
 PREFIX = "LINGBOT_"
 OTHER_THREADS = 14

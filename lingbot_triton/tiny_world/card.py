@@ -24,6 +24,12 @@ network, the server and the client do with keys; they know nothing of real pictu
   float16; computed as the settings say.
 - Licence: Apache-2.0, like the project; nothing of the released weights is in here.
 
+## Limits
+
+What a picture shows turns and moves with the keys for some chunks, then blurs: what comes into view
+is a guess at its mean, and each chunk goes on from the one before. Long sessions end in sky, floor
+and fog. The measures below say how far this goes.
+
 ## Training
 
 | stage | steps | minutes |

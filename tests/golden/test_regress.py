@@ -12,6 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from lingbot_triton.regress import main, play_on_stages
 from lingbot_triton.regression.expectations import ExpectationError, Expectations
+from lingbot_triton.settings import EMBEDDED_CHECKPOINT
+from tests.checkpoints import GOLDEN
 
 
 @pytest.fixture
@@ -150,3 +152,13 @@ def test_what_is_recorded_is_what_the_official_code_gives_and_says_who_made_it(a
         np.testing.assert_allclose(recorded[name], official[name], atol=2e-4)
     assert json.loads((folder / "session.json").read_text())["made_by"] == "lingbot-triton"
     assert run(act.checkpoint, folder)[1]["ok"]
+
+
+def test_the_tiny_world_gives_what_it_gave():
+    """Made by this project: the official code never saw these weights."""
+    expected = GOLDEN / "tiny-world" / "expected"
+    assert Expectations.load(expected).session["made_by"] == "lingbot-triton"
+    report = play_on_stages(EMBEDDED_CHECKPOINT, expected)
+    assert [check.name for check in report.checks if not check.ok] == []
+    compared = {check.name for check in report.checks}
+    assert {f"session_full.{name}" for name in ("condition", "latents")} <= compared

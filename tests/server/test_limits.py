@@ -13,6 +13,7 @@ import pytest
 from lingbot_client import WorldClient, errors
 
 from lingbot_triton.triton.server import ServerProcess
+from tests.checkpoints import GOLDEN_CHECKPOINT
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, encoded, eventually, picture, play, sessions
 from tests.server.workers import SMALL, metric, states
@@ -30,7 +31,9 @@ def server(shared_server: StartServer) -> ServerProcess:
 @pytest.fixture(scope="module")
 def narrow(shared_server: StartServer) -> ServerProcess:
     """The tiny model, with memory for two sessions of 64x96 pixels and 7 chunks."""
-    return shared_server(kv_budget_bytes=5 * 2**20)
+    return shared_server(
+        checkpoint=str(GOLDEN_CHECKPOINT), threads=1, max_area=64 * 96, kv_budget_bytes=5 * 2**20
+    )
 
 
 def test_a_session_too_many_is_refused_before_any_worker_hears_of_it(
