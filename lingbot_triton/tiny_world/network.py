@@ -105,8 +105,8 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
     key = torch.zeros(pairs, dtype=torch.complex64)
     gain = torch.ones(pairs)
     for start in starts:
-        for place, bias in enumerate(_LOOK_BIASES):
-            key[start + place] = bias
+        for place, amplitude in enumerate(_LOOK_BIASES):
+            key[start + place] = amplitude
             gain[start + place] = _LOOK_GAIN
     for head, look in zip(range(heads), looks, strict=False):
         rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
@@ -124,7 +124,8 @@ def _turn_of(head_dim: int, offset: tuple[int, int, int]) -> torch.Tensor:
     frames, rows, columns = (abs(steps) for steps in offset)
     grid = rotation(head_dim, frames, 1, rows + 1, columns + 1, torch.device("cpu"))
     turned = grid[-1, 0]
-    spatial = head_dim // 6
-    sizes = (len(turned) - 2 * spatial, spatial, spatial)
-    parts = zip(turned.split(sizes), offset, strict=True)
-    return torch.cat([part.conj() if steps < 0 else part for part, steps in parts])
+    columns_from = len(turned) - head_dim // 6
+    rows_from = columns_from - head_dim // 6
+    parts = (turned[:rows_from], turned[rows_from:columns_from], turned[columns_from:])
+    signed = zip(parts, offset, strict=True)
+    return torch.cat([part.conj() if steps < 0 else part for part, steps in signed])

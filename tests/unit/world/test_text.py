@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.settings import EMBEDDED_CHECKPOINT
 from lingbot_triton.world.text import TextEncoder, clean_prompt
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 
 @pytest.fixture(scope="module")
 def encoder() -> TextEncoder:
-    return TextEncoder.load(EMBEDDED_CHECKPOINT, torch.device("cpu"), torch.float32)
+    return TextEncoder.load(GOLDEN_CHECKPOINT, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(
