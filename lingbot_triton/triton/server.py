@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from lingbot_triton.triton.system import (
     dying_with,
     free_ports,
     hang_up,
+    is_listening,
     model_of,
     session_members,
     wait_until_gone,
@@ -42,7 +42,9 @@ LEAST_THREADS = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
 
 METRICS_SECONDS = 2.0
+"""Time for the port of the metrics to open, once the server is ready."""
 TOLD_SECONDS = 15.0
+"""While models are loaded, this is said so often."""
 
 DRAINING = 2 / 3
 """Part of the time to stop in that sessions are given to end; Triton itself takes the rest."""
@@ -219,7 +221,7 @@ class ServerProcess:
                 log.warning("the models are still being loaded, for %.0f s now", waited)
             time.sleep(0.05)
         ready = time.monotonic()
-        while not _listens(self.metrics) and time.monotonic() < ready + METRICS_SECONDS:
+        while not is_listening(self.metrics) and time.monotonic() < ready + METRICS_SECONDS:
             self.check_running()
             time.sleep(0.01)
 
@@ -292,12 +294,3 @@ class ServerProcess:
         if self._pump:
             self._pump.join(timeout=5)
         return Leftovers(processes, regions)
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError:
-        return False
-    return True

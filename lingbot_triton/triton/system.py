@@ -33,6 +33,16 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
+def is_listening(address: str) -> bool:
+    """Whether something takes connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_ports(host: str) -> Iterator[int]:
     """Different ports that are free now, in random order."""
     for port in random.sample(PORTS, len(PORTS)):

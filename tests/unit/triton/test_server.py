@@ -7,6 +7,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -89,6 +90,22 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
     assert server.processes() == [server.pid]
     assert server.stop() == Leftovers()
     assert server.processes() == []
+
+
+def test_a_started_server_has_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton opens their port after it calls itself ready."""
+    monkeypatch.setattr(ServerProcess, "is_ready", lambda self: True)
+    server = _server(tmp_path, "exec sleep 60")
+    host, _, port = server.metrics.rpartition(":")
+    opened: list[socket.socket] = []
+    opening = Timer(0.3, lambda: opened.append(socket.create_server((host, int(port)))))
+    opening.start()
+    try:
+        with server:
+            assert opened
+    finally:
+        opening.join()
+        opened[0].close()
 
 
 def test_long_loading_is_told(
