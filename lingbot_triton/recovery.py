@@ -35,6 +35,9 @@ class Workers(Protocol):
     async def reload(self, stage: str) -> None:
         """Start the stage's processes anew; raises StageFailed that says why it cannot be."""
 
+    async def tidy(self) -> None:
+        """Remove what dead processes left behind."""
+
 
 class Recovery:
     """Which stages are away, and why."""
@@ -105,6 +108,7 @@ class Recovery:
             await self._reload(stage)
         finally:
             self._recovering.discard(stage)
+        await self._workers.tidy()
 
     def _holders(self, stage: str) -> list[Session]:
         return [session for session in self._table.live if stage in session.stages_open]

@@ -27,12 +27,17 @@ from lingbot_triton.errors import StageDead, StageFailed
 from lingbot_triton.protocol import ModelSpec
 from lingbot_triton.session import Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
-from lingbot_triton.triton.shared_memory import own_region_prefix, remove_orphans
+from lingbot_triton.triton.shared_memory import (
+    YOUNG_SECONDS,
+    own_region_prefix,
+    remove_orphans,
+)
 from lingbot_triton.triton.system import children, command_line, model_of
 from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
 from lingbot_triton.triton.threads import thread_pool
 
 PROMPT_CALLS = 2
+TIDYINGS = 3
 OPENING_ATTEMPTS = 4
 RELOAD_SECONDS = 10.0
 log = logging.getLogger(__name__)
@@ -145,7 +150,7 @@ class TritonStages:
         await loop.run_in_executor(self._reloads, self._reload, stage)
 
     def _reload(self, stage: str) -> None:
-        prefix, server = own_region_prefix(), os.getppid()
+        server = os.getppid()
         # Unloading a model that has a stopped process takes the whole server down.
         _kill(pid for pid in children(server) if model_of(pid) == stage)
         try:
@@ -157,8 +162,15 @@ class TritonStages:
         except Exception as error:
             raise StageFailed(str(error)) from None
         self._extinct.discard(stage)
-        if prefix is not None and (removed := remove_orphans(prefix, server)):
-            log.info("removed shared memory of dead processes: %s", ", ".join(removed))
+
+    async def tidy(self) -> None:
+        """`recovery.Workers`: remove the shared memory of dead processes.
+
+        Some may be young still, or mapped for a moment by a process that is only being forked.
+        """
+        for _ in range(TIDYINGS):
+            await asyncio.sleep(YOUNG_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(self._reloads, _remove_orphans)
 
     async def _open(
         self,
@@ -273,6 +285,12 @@ def _kill(processes: Iterable[int]) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _remove_orphans() -> None:
+    prefix = own_region_prefix()
+    if prefix is not None and (removed := remove_orphans(prefix, os.getppid())):
+        log.info("removed shared memory of dead processes: %s", ", ".join(removed))
 
 
 def _address(session: Session, spec: ModelSpec) -> str:

@@ -24,6 +24,7 @@ class Mortals(FakeStages):
         self.explicit = explicit
         self.dead: set[tuple[str, int]] = set()
         self.reloads: list[str] = []
+        self.tidied = 0
         self.order: list[str] = []
 
     def kill(self, stage: str, process: int = 0) -> None:
@@ -59,6 +60,10 @@ class Mortals(FakeStages):
         self.dead = {(name, process) for name, process in self.dead if name != stage}
         self.reloads.append(stage)
 
+    async def tidy(self) -> None:
+        await asyncio.sleep(2)
+        self.tidied += 1
+
     def _lost(self, seen: Any, stage: str) -> bool:
         epoch = next(epoch for epoch, other in self.sessions.items() if other is seen)
         return (stage, self.order.index(epoch) % self.processes) in self.dead
@@ -93,6 +98,7 @@ def test_a_worker_that_dies_idle_ends_the_sessions_it_held_and_comes_back(stage:
             assert await house.send(session_id, chunk=1).done() == expected
         await asyncio.sleep(10)
         assert stages.reloads == [stage]
+        assert stages.tidied == 1
         assert await house.send(3, start=True, chunk=0).done() == ["READY"] + ["FRAMES"] * 3
         await house.idle()
 
