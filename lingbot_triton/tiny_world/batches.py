@@ -39,20 +39,26 @@ class Batch:
     """Tokens [b, n, t, control width]."""
     contexts: list[torch.Tensor]
 
+    def twice(self) -> Batch:
+        """Every film two times, as two halves."""
+        clean, condition, control = (
+            torch.cat((part, part)) for part in (self.clean, self.condition, self.control)
+        )
+        return Batch(self.layout, clean, condition, control, self.contexts * 2)
+
 
 class Batches:
     """Draws batches; all that is random follows from seed and step."""
 
-    def __init__(self, films: Films, text_root: Path, batch: int, seed: int) -> None:
+    def __init__(self, films: Films, text_root: Path, seed: int) -> None:
         self.films = films
-        self.batch = batch
         self.seed = seed
         self.options = SessionOptions()
         self.directions = rays(pixel_intrinsics(self.options, GEOMETRY), GEOMETRY, _CPU)
         self.contexts = _contexts(films, text_root)
 
-    def draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
-        chosen = list(shuffled(len(self.films.scenes), self.seed, step, self.batch))
+    def draw(self, step: int, size: int, layout: Layout, random: np.random.Generator) -> Batch:
+        chosen = list(shuffled(len(self.films.scenes), self.seed, step, size))
         frames = frames_of(layout.chunks)
         prompts = [
             "" if random.random() < _NO_PROMPT else _prompt(self.films.scenes[index])
@@ -92,3 +98,10 @@ def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
     prompts = {"", *(_prompt(scene) for scene in films.scenes)}
     # Cloned out of inference mode, whose tensors autograd refuses.
     return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
+
+
+def by_chunk(video: torch.Tensor) -> torch.Tensor:
+    """[..., 3n, h, w] as [..., n, 3, h, w]."""
+    *outer, frames, height, width = video.shape
+    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
+    return video.reshape(shape)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from lingbot_triton.options import CHUNK_LATENT_FRAMES
-from lingbot_triton.tiny_world.batches import GRID, Batch, Batches
+from lingbot_triton.tiny_world.batches import GRID, Batch, Batches, by_chunk
+from lingbot_triton.tiny_world.energy import energy_score
 from lingbot_triton.tiny_world.forward import (
     Prompts,
     forward,
@@ -29,8 +30,8 @@ _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
 """How often each of the four steps is practised: the first one has the most to do."""
 _HISTORY_NOISE = 0.15
 """At most so much noise is on the true history, as a session's own is never quite right."""
-_TRUE_SAMPLE = 0.3
-"""How often a noisy sample comes from the truth, not from the rollout's step before."""
+_REUSED = 2
+"""Steps that a rollout is practised on, each with other noise."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,25 @@ class DiTTrainee:
         self.module: torch.nn.Module = network
         self.batches = batches
         self.weights = channel_weights.view(-1, 1, 1, 1)
+        self.size = config.batch
         self.seed = seed
         self.optimisers = optimisers(network, config)
         self.schedule = Schedule.shifted(SHIFT)
 
     def losses(self, step: int) -> Losses:
         random, generator = self._random(step)
-        batch = self.batches.draw(step, Layout.sample(random, self.batches.films.chunks), random)
+        batch = self.draw(step, random)
         amount = torch.rand(len(batch.clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
         history = batch.clean + amount * torch.randn(batch.clean.shape, generator=generator)
         steps = self._steps(batch, random)
         noise = torch.randn(batch.clean.shape, generator=generator)
-        return self.errors(batch, history, batch.clean, noise, steps)
+        guess = self.guess(batch, history, batch.clean, noise, steps)
+        errors = by_chunk(self.weights * (guess - batch.clean).square())
+        return _by_step(batch, errors.mean(dim=(1, 3, 4, 5)), steps)
+
+    def draw(self, number: int, random: np.random.Generator) -> Batch:
+        layout = Layout.sample(random, self.batches.films.chunks)
+        return self.batches.draw(number, self.size, layout, random)
 
     def _random(self, step: int) -> tuple[np.random.Generator, torch.Generator]:
         random = np.random.default_rng([self.seed, step, 2])
@@ -97,17 +105,17 @@ class DiTTrainee:
         shape = len(batch.clean), len(batch.layout.chunks)
         return torch.from_numpy(random.choice(len(_STEP_ODDS), shape, p=_STEP_ODDS))
 
-    def errors(
+    def guess(
         self,
         batch: Batch,
         history: torch.Tensor,
         start: torch.Tensor,
         noise: torch.Tensor,
         steps: torch.Tensor,
-    ) -> Losses:
-        """Squared errors of predicting `batch.clean`, overall and by step.
+    ) -> torch.Tensor:
+        """The clean latents as each chunk's step of `steps` [b, n] sees them.
 
-        Noisy samples mix `start` and `noise`, all [b, 16, 3n, h, w], at the levels of `steps`.
+        Noisy samples mix `start` and `noise` at the steps' levels; all are [b, 16, 3n, h, w].
         """
         levels = torch.tensor(self.schedule.clean_sigmas)[steps]
         sigma = levels.repeat_interleave(CHUNK_LATENT_FRAMES, 1)[:, None, :, None, None]
@@ -115,16 +123,7 @@ class DiTTrainee:
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
             flow = self.flow(batch, history, sample, timesteps)
-        error = self.weights * (sample - sigma * flow - batch.clean).square()
-        error = _by_chunk(error)
-        by_chunk = error.mean(dim=(1, 3, 4, 5))
-        learnt = torch.tensor(batch.layout.learnt)
-        losses = {"total": by_chunk[:, learnt].mean()}
-        for index in (0, len(_STEP_ODDS) - 1):
-            chosen = (steps == index) & learnt
-            if chosen.any():
-                losses[f"step {index}"] = by_chunk[chosen].mean().detach()
-        return losses
+        return sample - sigma * flow
 
     def flow(
         self, batch: Batch, history: torch.Tensor, sample: torch.Tensor, timesteps: torch.Tensor
@@ -157,40 +156,52 @@ class DiTTrainee:
 
 
 class RolloutTrainee(DiTTrainee):
-    """Practises on what the network itself makes, so that its errors do not add up."""
+    """Practises on what the network itself makes, so that its errors do not add up.
+
+    Each film is played twice, and the two are judged as a pair: see `energy_score`.
+    """
 
     name = "rollout"
+    _rolled: tuple[int, Batch, Rollout] | None = None
 
     def losses(self, step: int) -> Losses:
         random, generator = self._random(step)
-        window, sink = ((None, 0), (12, 3), (15, 3))[int(random.integers(3))]
-        batch = self.batches.draw(
-            step, Layout.whole(self.batches.films.chunks, window, sink), random
-        )
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            rolled = roll_out(self.network, batch, self.schedule, generator)
-        steps = self._steps(batch, random)
-        start = self._start(batch, rolled, steps, generator)
+        batch, rolled = self._roll_out(step // _REUSED)
+        steps = torch.cat([self._steps(batch, random).chunk(2)[0]] * 2)
         noise = torch.randn(batch.clean.shape, generator=generator)
-        return self.errors(batch, rolled.latents, start, noise, steps)
+        guess = self.guess(batch, rolled.latents, _step_before(rolled, steps), noise, steps)
+        scores = energy_score(guess, batch.clean, rolled.latents, self.weights)
+        return _by_step(batch, scores, steps)
 
-    @staticmethod
-    def _start(
-        batch: Batch, rolled: Rollout, steps: torch.Tensor, generator: torch.Generator
-    ) -> torch.Tensor:
-        """What was clean at the step before: the rollout's own guess, or now and then the truth."""
-        before = (steps - 1).clamp(min=0)
-        guesses = _by_chunk(rolled.guesses)
-        rows = torch.arange(len(steps))[:, None]
-        columns = torch.arange(steps.shape[1])[None]
-        chosen = guesses[before, rows, :, columns]  # [b, n, 16, 3, h, w]
-        own = chosen.transpose(1, 2).flatten(2, 3)
-        truth = torch.rand(len(steps), 1, 1, 1, 1, generator=generator) < _TRUE_SAMPLE
-        return torch.where(truth, batch.clean, own)
+    def _roll_out(self, number: int) -> tuple[Batch, Rollout]:
+        """The last ones again where they have that number: they cost more than a step."""
+        if self._rolled is None or self._rolled[0] != number:
+            random, generator = self._random(number)
+            batch = self.draw(number, random).twice()
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                self._rolled = (
+                    number,
+                    batch,
+                    roll_out(self.network, batch, self.schedule, generator),
+                )
+        return self._rolled[1:]
 
 
-def _by_chunk(video: torch.Tensor) -> torch.Tensor:
-    """[..., 3n, h, w] as [..., n, 3, h, w]."""
-    *outer, frames, height, width = video.shape
-    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
-    return video.reshape(shape)
+def _step_before(rolled: Rollout, steps: torch.Tensor) -> torch.Tensor:
+    """What was clean at each chunk's step before, [b, 16, 3n, h, w]; anything before the first."""
+    before = (steps - 1).clamp(min=0)
+    rows = torch.arange(len(steps))[:, None]
+    columns = torch.arange(steps.shape[1])[None]
+    chosen = by_chunk(rolled.guesses)[before, rows, :, columns]  # [b, n, 16, 3, h, w]
+    return chosen.transpose(1, 2).flatten(2, 3)
+
+
+def _by_step(batch: Batch, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
+    """Means of losses [b, n] over what is learnt, and over its first and last steps."""
+    learnt = torch.tensor(batch.layout.learnt)
+    losses = {"total": by_chunk[:, learnt].mean()}
+    for index in (0, len(_STEP_ODDS) - 1):
+        chosen = (steps == index) & learnt
+        if chosen.any():
+            losses[f"step {index}"] = by_chunk[chosen].mean().detach()
+    return losses

@@ -37,7 +37,10 @@ class Rollout:
 def roll_out(
     network: WorldTransformer, batch: Batch, schedule: Schedule, generator: torch.Generator
 ) -> Rollout:
-    """Play every chunk of the batch with four steps and a commit, as the service does."""
+    """Play the chunks of the batch with four steps and a commit, as the service does.
+
+    Chunks that are not learnt are as they truly are.
+    """
     prompts = read_prompts(network, batch.contexts)
     camera = read_controls(network, batch.control)
     latents: list[torch.Tensor] = []
@@ -54,7 +57,11 @@ def roll_out(
             turns(network, [batch.layout.first_frames[index]], GRID),
             _in_view(past, batch.layout) if past is not None else None,
         )
-        steps = chunk.denoise(schedule, generator)
+        if batch.layout.learnt[index]:
+            steps = chunk.denoise(schedule, generator)
+        else:
+            true = batch.clean[:, :, first : first + CHUNK_LATENT_FRAMES]
+            steps = [true] * len(schedule.timesteps)
         latents.append(steps[-1])
         guesses.append(torch.stack(steps))
         kept = chunk.run(steps[-1], COMMIT_TIMESTEP)[1]

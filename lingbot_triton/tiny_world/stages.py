@@ -52,7 +52,7 @@ class Plan:
     vae: VAEConfig = field(default_factory=VAEConfig)
     network: NetworkSize = field(default_factory=NetworkSize)
     dit: DiTConfig = field(default_factory=DiTConfig)
-    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(learning_rate=6e-4))
+    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(3, 1.2e-3))
     most_steps: int | None = None
     """Ends each training stage early; for trials."""
 
@@ -137,7 +137,7 @@ class Training:
         plan = self.plan
         export.write_text(self.checkpoint, plan.seed)
         films = Films.load(self.work)
-        batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
+        batches = Batches(films, self.checkpoint, plan.seed)
         weights = self._channel_weights(films)
         network = build_network(plan.network.config(), plan.seed)
         average = self._train(
