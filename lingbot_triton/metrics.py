@@ -36,6 +36,8 @@ class MetricSpec:
     label: str | None = None
     values: tuple[str, ...] = ()
     """The label's values; each is exported from the start, as 0. Empty where workers name them."""
+    frequent: bool = False
+    """Changes several times a chunk: it may be reported a moment later, away from the frames."""
 
 
 SESSIONS = MetricSpec("lingbot_sessions", Kind.GAUGE, "Sessions by state", "state", STATES)
@@ -54,25 +56,40 @@ REJECTIONS = MetricSpec(
     "code",
     tuple(BY_CODE),
 )
-CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole")
-FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent")
+CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole", frequent=True)
+FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent", frequent=True)
 CONDITIONS = MetricSpec(
-    "lingbot_conditions_alive", Kind.GAUGE, "Conditions requested, held or in use, all sessions"
+    "lingbot_conditions_alive",
+    Kind.GAUGE,
+    "Conditions requested, held or in use, all sessions",
+    frequent=True,
 )
 CONDITION_BYTES = MetricSpec(
-    "lingbot_condition_bytes", Kind.GAUGE, "Bytes of conditions that sessions hold"
+    "lingbot_condition_bytes", Kind.GAUGE, "Bytes of conditions that sessions hold", frequent=True
 )
 STEADY = MetricSpec(
-    "lingbot_steady_conditions_total", Kind.COUNTER, "Chunks served by a steady condition"
+    "lingbot_steady_conditions_total",
+    Kind.COUNTER,
+    "Chunks served by a steady condition",
+    frequent=True,
 )
 FIRST_FRAMES = MetricSpec(
-    "lingbot_first_frames_seconds", Kind.HISTOGRAM, "Acceptance of a control to its first frames"
+    "lingbot_first_frames_seconds",
+    Kind.HISTOGRAM,
+    "Acceptance of a control to its first frames",
+    frequent=True,
 )
 WHOLE_CHUNK = MetricSpec(
-    "lingbot_chunk_seconds", Kind.HISTOGRAM, "Acceptance of a control to its last frames"
+    "lingbot_chunk_seconds",
+    Kind.HISTOGRAM,
+    "Acceptance of a control to its last frames",
+    frequent=True,
 )
 CONDITION_WAIT = MetricSpec(
-    "lingbot_condition_wait_seconds", Kind.HISTOGRAM, "Time controls waited for their condition"
+    "lingbot_condition_wait_seconds",
+    Kind.HISTOGRAM,
+    "Time controls waited for their condition",
+    frequent=True,
 )
 STAGE = MetricSpec(
     "lingbot_stage_seconds",
@@ -80,8 +97,9 @@ STAGE = MetricSpec(
     "Time of one call, waiting included",
     "stage",
     CALLS_TIMED,
+    frequent=True,
 )
-CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way")
+CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way", frequent=True)
 RESTARTS = MetricSpec(
     "lingbot_worker_restarts_total",
     Kind.COUNTER,
