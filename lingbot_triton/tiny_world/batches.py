@@ -39,13 +39,6 @@ class Batch:
     """Tokens [b, n, t, control width]."""
     contexts: list[torch.Tensor]
 
-    def twice(self) -> Batch:
-        """Every film two times, as two halves."""
-        clean, condition, control = (
-            torch.cat((part, part)) for part in (self.clean, self.condition, self.control)
-        )
-        return Batch(self.layout, clean, condition, control, self.contexts * 2)
-
 
 class Batches:
     """Draws batches; all that is random follows from seed and step."""

@@ -52,7 +52,7 @@ class Plan:
     vae: VAEConfig = field(default_factory=VAEConfig)
     network: NetworkSize = field(default_factory=NetworkSize)
     dit: DiTConfig = field(default_factory=DiTConfig)
-    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(3, 1.2e-3))
+    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(learning_rate=1.2e-3))
     most_steps: int | None = None
     """Ends each training stage early; for trials."""
 

@@ -6,6 +6,7 @@ import torch
 
 from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.tiny_world.batches import GRID, Batch
+from lingbot_triton.tiny_world.dit_training import token_errors
 from lingbot_triton.tiny_world.layout import Layout
 from lingbot_triton.tiny_world.network import NetworkSize, build_network
 from lingbot_triton.tiny_world.rollout import Rollout, roll_out
@@ -48,15 +49,11 @@ def test_chunks_that_are_not_learnt_are_true_and_the_others_follow_from_them() -
     assert not torch.equal(rolled(given).latents[:, :, own], film[:, :, own])
 
 
-def test_twice_is_the_same_films_again() -> None:
-    given = batch(0)
-    doubled = given.twice()
-    for one, two in (
-        (given.clean, doubled.clean),
-        (given.condition, doubled.condition),
-        (given.control, doubled.control),
-    ):
-        assert torch.equal(two[0], one[0])
-        assert torch.equal(two[1], one[0])
-    assert len(doubled.contexts) == 2
-    assert doubled.layout is given.layout
+def test_a_token_that_nobody_can_foresee_counts_once_not_squared() -> None:
+    clean = torch.zeros(1, 16, 6, 4, 6)
+    guess = clean.clone()
+    guess[:, :, 4, 2:, :2] = 10.0  # one token of the second chunk's 18
+    found = token_errors(guess, clean, torch.ones(16, 1, 1, 1))
+    torch.testing.assert_close(found, torch.tensor([[0.0, 10 / 18]]), atol=0.011, rtol=0)
+    halves = torch.cat((torch.zeros(8, 1, 1, 1), 2 * torch.ones(8, 1, 1, 1)))
+    torch.testing.assert_close(token_errors(guess, clean, halves), found)
