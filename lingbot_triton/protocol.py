@@ -46,7 +46,9 @@ class ModelSpec:
     runs_on_gpu: bool = False
 
 
-SECRET = TensorSpec("secret", "BYTES", (1,), "proof that this server's orchestrator calls")
+SECRET = "secret"
+"""Parameter of every request to a worker: proof that this server's orchestrator calls."""
+
 IMAGE = TensorSpec("image", "BYTES", (1,), "the first picture: PNG, JPEG or WebP; at START")
 PROMPT = TensorSpec("prompt", "BYTES", (1,), "UTF-8 text, at most 512 tokens; at START")
 OPTIONS = TensorSpec("options", "BYTES", (1,), "JSON object of session options; at START")
@@ -95,14 +97,14 @@ ORCHESTRATOR = ModelSpec(
 PROMPT_MODEL = ModelSpec(
     "prompt",
     "text to embedding (umT5)",
-    (SECRET, PROMPT),
+    (PROMPT,),
     (CONTEXT,),
     runs_on_gpu=True,
 )
 CONDITION_MODEL = ModelSpec(
     "condition",
     "picture and position to condition (VAE encoder)",
-    (SECRET, PICTURE),
+    (PICTURE,),
     (CONDITION, STEADY),
     sequence_slots=WORKER_SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
@@ -111,7 +113,7 @@ CONDITION_MODEL = ModelSpec(
 DENOISE_MODEL = ModelSpec(
     "denoise",
     "condition and control to latent (causal DiT)",
-    (SECRET, CONTEXT, CONDITION, CAMERA_POSES),
+    (CONTEXT, CONDITION, CAMERA_POSES),
     (LATENT, STEP_MS, FLOWS, ABOUT),
     sequence_slots=WORKER_SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
@@ -120,7 +122,7 @@ DENOISE_MODEL = ModelSpec(
 DECODE_MODEL = ModelSpec(
     "decode",
     "latent to frames (VAE decoder)",
-    (SECRET, LATENT),
+    (LATENT,),
     (FRAMES,),
     sequence_slots=WORKER_SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,

@@ -237,9 +237,10 @@ client.close()
 
 ## Inside
 
-The other models are called by the orchestrator alone, with a secret of the running server, and
-refuse everybody else. A session has a random correlation id of its own there, a new one each time
-it is opened; START comes with `op` = `open`, END with `close`, and in between `step` and `commit`.
+The other models are called by the orchestrator alone, with the running server's secret as parameter
+`secret`, and refuse everybody else. A session has a random correlation id of its own there, a new
+one each time it is opened; START comes with `op` = `open`, END with `close`, and in between `step`
+and `commit`.
 
 $workers
 """)

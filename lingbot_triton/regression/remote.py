@@ -26,14 +26,12 @@ class RemoteModel:
 
     def call(self, arrays: Arrays, parameters: Parameters, **sequence: Any) -> Arrays:
         """One request and its outputs; raises InferenceServerException with the model's words."""
-        secret = np.array([self._secret.encode()], dtype=object)
-        tensors = {**arrays, protocol.SECRET.name: secret}
         inputs = []
-        for name, array in tensors.items():
+        for name, array in arrays.items():
             tensor = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
             tensor.set_data_from_numpy(np.ascontiguousarray(array))
             inputs.append(tensor)
-        given = dict(parameters) | sequence.pop("more", {})
+        given = dict(parameters) | sequence.pop("more", {}) | {protocol.SECRET: self._secret}
         result = self._client.infer(self._spec.name, inputs, parameters=given, **sequence)
         names = [output.name for output in result.get_response().outputs]
         return {name: result.as_numpy(name) for name in names}

@@ -33,7 +33,7 @@ from lingbot_triton.triton.shared_memory import (
     remove_orphans,
 )
 from lingbot_triton.triton.system import children, command_line, model_of
-from lingbot_triton.triton.tensors import from_triton_error, text_tensor, to_tensors
+from lingbot_triton.triton.tensors import from_triton_error, to_tensors
 from lingbot_triton.triton.threads import thread_pool
 
 PROMPT_CALLS = 2
@@ -47,7 +47,7 @@ class TritonStages:
     """`pipeline.Stages` over BLS requests."""
 
     def __init__(self, secret: bytes, calls_per_stage: int) -> None:
-        self._secret = secret
+        self._proof: dict[str, str | int] = {protocol.SECRET: secret.decode()}
         self.on_death: Callable[[str], bool] = lambda stage: False
         """Told a stage whose worker was found dead; whether another one of it is known to live."""
         self._pools = {
@@ -251,8 +251,8 @@ class TritonStages:
         request = pb_utils.InferenceRequest(
             model_name=spec.name,
             requested_output_names=list(outputs),
-            inputs=[text_tensor(protocol.SECRET.name, self._secret), *to_tensors(inputs)],
-            parameters=parameters,
+            inputs=to_tensors(inputs),
+            parameters=parameters | self._proof,
             **sequence,
         )
         response = request.exec()

@@ -59,10 +59,9 @@ class WorkerModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            arrays = to_arrays(request.inputs())
-            self._check_secret(arrays.pop(protocol.SECRET.name, None))
             parameters = json.loads(request.parameters() or "{}")
-            outputs = self.run(request, arrays, parameters)
+            self._check_secret(str(parameters.pop(protocol.SECRET, "")).encode())
+            outputs = self.run(request, to_arrays(request.inputs()), parameters)
             return pb_utils.InferenceResponse(to_tensors(outputs))
         except WorldError as error:
             return pb_utils.InferenceResponse(error=to_triton_error(error))
@@ -71,15 +70,13 @@ class WorkerModel:
             failure = StageFailed(f"{self.stage} failed: {type(error).__name__}")
             return pb_utils.InferenceResponse(error=to_triton_error(failure))
 
-    def _check_secret(self, given: Any) -> None:
-        secret = given.reshape(-1)[0] if given is not None and given.size == 1 else b""
-        if isinstance(secret, bytes):
-            if hmac.compare_digest(secret, self._secret):
-                return
-            # An orchestrator that was loaded anew, it alone, has made another one.
-            self._secret = server_secret()
-            if hmac.compare_digest(secret, self._secret):
-                return
+    def _check_secret(self, given: bytes) -> None:
+        if hmac.compare_digest(given, self._secret):
+            return
+        # An orchestrator that was loaded anew, it alone, has made another one.
+        self._secret = server_secret()
+        if hmac.compare_digest(given, self._secret):
+            return
         raise BadRequest(f"{self.stage} is internal: call the orchestrator")
 
 

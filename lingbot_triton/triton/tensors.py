@@ -30,10 +30,6 @@ def to_arrays(tensors: list[Any]) -> Arrays:
     return {tensor.name(): tensor.as_numpy() for tensor in tensors}
 
 
-def text_tensor(name: str, data: bytes) -> Any:
-    return pb_utils.Tensor(name, np.array([data], dtype=object))
-
-
 def to_triton_error(error: WorldError) -> Any:
     return pb_utils.TritonError(f"{error.code}: {error}")
 

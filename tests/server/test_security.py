@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from lingbot_client import TLS, WorldClient, errors
-from tritonclient.grpc import InferenceServerClient, InferenceServerException, InferInput
+from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 from lingbot_triton.triton import administration
@@ -38,12 +37,13 @@ def server(shared_server: StartServer) -> ServerProcess:
     return shared_server(simulated="seed-4xh100", simulated_scale=0.05, max_sessions=4)
 
 
-def _call_worker(client: Any, model: str, secret: bytes, **arguments: Any) -> str:
+def _call_worker(
+    client: Any, model: str, secret: Any, parameters: dict[str, Any], **arguments: Any
+) -> str:
     """Call a worker as the orchestrator does; the error that it answers with."""
-    proof = InferInput("secret", [1], "BYTES")
-    proof.set_data_from_numpy(np.array([secret], dtype=object))
+    proof = {} if secret is None else {"secret": secret}
     with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, [proof] if secret else [], **arguments)
+        client.infer(model, [], parameters=parameters | proof, **arguments)
     return str(caught.value)
 
 
@@ -70,20 +70,21 @@ def test_a_worker_refuses_everybody_else_and_the_session_goes_on(server: ServerP
 
 def _attack(server: ServerProcess, session_id: str) -> None:
     """Call every worker in every way, with a session id that was observed."""
-    forged: dict[str, Any] = {"internal": True, "secret": "guess", "drain": "guess"}
+    forged: dict[str, Any] = {"internal": True, "drain": "guess"}
     with InferenceServerClient(server.grpc) as client:
-        for secret in (b"", b"guess", b"guess"):  # no cache answers the one who tries again
-            assert "prompt is internal" in _call_worker(client, "prompt", secret)
+        # No cache answers the one who tries again.
+        for secret in (None, "", "guess", "guess", "\u00e9", True, 7):
+            assert "prompt is internal" in _call_worker(client, "prompt", secret, forged)
             for model in WORKERS:
                 for op in ("open", "step", "commit", "close", "ping"):
                     message = _call_worker(
                         client,
                         model,
                         secret,
+                        {"op": op, "chunk_index": 1, **forged},
                         sequence_id=session_id,
                         sequence_start=True,
                         sequence_end=True,
-                        parameters={"op": op, "chunk_index": 1, **forged},
                     )
                     assert f"{model} is internal: call the orchestrator" in message
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import numpy as np
 import pytest
 from lingbot_client import WorldClient, errors
 
@@ -210,25 +209,18 @@ def test_a_hundred_sessions_leave_everything_as_it_was(server: ServerProcess) ->
 
 def test_workers_are_sealed(server: ServerProcess) -> None:
     """A direct call is refused, also with a live session's correlation id."""
-    from tritonclient.grpc import InferenceServerClient, InferenceServerException, InferInput
+    from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
-    def call(client: Any, model: str, **arguments: Any) -> str:
-        secret = InferInput("secret", [1], "BYTES")
-        secret.set_data_from_numpy(np.array([b"guess"], dtype=object))
+    def call(client: Any, model: str, op: str, **sequence: Any) -> str:
+        parameters = {"op": op, "internal": True, "secret": "guess"}
         with pytest.raises(InferenceServerException) as caught:
-            client.infer(model, [secret], **arguments)
+            client.infer(model, [], parameters=parameters, **sequence)
         return str(caught.value)
 
     with InferenceServerClient(server.grpc) as client:
         for model in ("condition", "denoise", "decode"):
             for op in ("open", "step", "commit", "close"):
-                message = call(
-                    client,
-                    model,
-                    sequence_id=5,
-                    sequence_start=True,
-                    sequence_end=True,
-                    parameters={"op": op, "internal": True},
-                )
+                whole = {"sequence_start": True, "sequence_end": True}
+                message = call(client, model, op, sequence_id=5, **whole)
                 assert f"{model} is internal: call the orchestrator" in message
-        assert "prompt is internal" in call(client, "prompt")
+        assert "prompt is internal" in call(client, "prompt", "ping")
