@@ -38,12 +38,16 @@ def server(shared_server: StartServer) -> ServerProcess:
 
 
 def _call_worker(
-    client: Any, model: str, secret: Any, parameters: dict[str, Any], **arguments: Any
+    client: Any,
+    model: str,
+    secret: Any = "guess",
+    parameters: dict[str, Any] | None = None,
+    **arguments: Any,
 ) -> str:
     """Call a worker as the orchestrator does; the error that it answers with."""
     proof = {} if secret is None else {"secret": secret}
     with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, [], parameters=parameters | proof, **arguments)
+        client.infer(model, [], parameters=(parameters or {}) | proof, **arguments)
     return str(caught.value)
 
 
@@ -202,7 +206,7 @@ def test_a_plain_tritonserver_makes_its_own_secret(plain: tuple[str, int]) -> No
     grpc, pid = plain
     asyncio.run(_serves(grpc))
     with InferenceServerClient(grpc) as client:
-        assert "prompt is internal" in _call_worker(client, "prompt", b"guess")
+        assert "prompt is internal" in _call_worker(client, "prompt")
     folder = Path(tempfile.gettempdir()) / f"lingbot-triton-{os.getuid()}"
     (secret,) = folder.glob(f"{pid}-*")
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -220,7 +224,7 @@ def test_the_workers_obey_an_orchestrator_that_was_loaded_anew(plain: tuple[str,
         client.unload_model("orchestrator")
         client.load_model("orchestrator")
         asyncio.run(_serves(grpc))
-        assert "prompt is internal" in _call_worker(client, "prompt", b"guess")
+        assert "prompt is internal" in _call_worker(client, "prompt")
 
 
 def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path: Path) -> None:
