@@ -43,15 +43,16 @@ class Batch:
 class Batches:
     """Draws batches; all that is random follows from seed and step."""
 
-    def __init__(self, films: Films, text_root: Path, seed: int) -> None:
+    def __init__(self, films: Films, text_root: Path, batch: int, seed: int) -> None:
         self.films = films
+        self.batch = batch
         self.seed = seed
         self.options = SessionOptions()
         self.directions = rays(pixel_intrinsics(self.options, GEOMETRY), GEOMETRY, _CPU)
         self.contexts = _contexts(films, text_root)
 
-    def draw(self, step: int, size: int, layout: Layout, random: np.random.Generator) -> Batch:
-        chosen = list(shuffled(len(self.films.scenes), self.seed, step, size))
+    def draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
+        chosen = list(shuffled(len(self.films.scenes), self.seed, step, self.batch))
         frames = frames_of(layout.chunks)
         prompts = [
             "" if random.random() < _NO_PROMPT else _prompt(self.films.scenes[index])
@@ -91,10 +92,3 @@ def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
     prompts = {"", *(_prompt(scene) for scene in films.scenes)}
     # Cloned out of inference mode, whose tensors autograd refuses.
     return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
-
-
-def by_chunk(video: torch.Tensor) -> torch.Tensor:
-    """[..., 3n, h, w] as [..., n, 3, h, w]."""
-    *outer, frames, height, width = video.shape
-    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
-    return video.reshape(shape)

@@ -54,7 +54,7 @@ def write_card(checkpoint: Path, work: Work) -> None:
     """README.md in the checkpoint's folder, with the newest measurements there are."""
     plan: dict[str, Any] = work.read_json("plan.json")
     rows = []
-    for stage in ("vae", "dit", "rollout"):
+    for stage in ("vae", "dit"):
         kept = work.load(stage)
         if kept is not None:
             rows.append(f"| {stage} | {kept[0].step} | {kept[0].seconds / 60:.0f} |")

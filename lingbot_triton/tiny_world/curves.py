@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from lingbot_triton.tiny_world.work import Work
 
-STAGES = ("vae", "dit", "rollout")
+STAGES = ("vae", "dit")
 
 
 def draw_curves(work: Work, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stages 2 and 3: the causal transformer, first on true history, then on its own."""
+"""The causal transformer's stage: each chunk from noise, after the true chunks before it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn import functional
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH
-from lingbot_triton.tiny_world.batches import GRID, Batch, Batches, by_chunk
+from lingbot_triton.options import CHUNK_LATENT_FRAMES
+from lingbot_triton.tiny_world.batches import GRID, Batch, Batches
 from lingbot_triton.tiny_world.forward import (
-    Prompts,
     forward,
     read_controls,
     read_prompts,
@@ -21,7 +19,6 @@ from lingbot_triton.tiny_world.forward import (
 )
 from lingbot_triton.tiny_world.layout import Layout
 from lingbot_triton.tiny_world.loop import Losses
-from lingbot_triton.tiny_world.rollout import Rollout, roll_out
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.schedule import Schedule
 
@@ -30,11 +27,6 @@ _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
 """How often each of the four steps is practised: the first one has the most to do."""
 _HISTORY_NOISE = 0.15
 """At most so much noise is on the true history, as a session's own is never quite right."""
-_REUSED = 2
-"""Steps that a rollout is practised on, each with other noise."""
-
-_ROUNDING = 1e-4
-"""Keeps an error of nothing from having an endless gradient."""
 
 
 @dataclass(frozen=True)
@@ -79,54 +71,29 @@ class DiTTrainee:
         self.module: torch.nn.Module = network
         self.batches = batches
         self.weights = channel_weights.view(-1, 1, 1, 1)
-        self.size = config.batch
         self.seed = seed
         self.optimisers = optimisers(network, config)
         self.schedule = Schedule.shifted(SHIFT)
 
     def losses(self, step: int) -> Losses:
-        random, generator = self._random(step)
-        batch = self.draw(step, random)
-        amount = torch.rand(len(batch.clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
-        history = batch.clean + amount * torch.randn(batch.clean.shape, generator=generator)
-        steps = self._steps(batch, random)
-        noise = torch.randn(batch.clean.shape, generator=generator)
-        guess = self.guess(batch, history, batch.clean, noise, steps)
-        errors = by_chunk(self.weights * (guess - batch.clean).square())
-        return _by_step(batch, errors.mean(dim=(1, 3, 4, 5)), steps)
-
-    def draw(self, number: int, random: np.random.Generator) -> Batch:
-        layout = Layout.sample(random, self.batches.films.chunks)
-        return self.batches.draw(number, self.size, layout, random)
-
-    def _random(self, step: int) -> tuple[np.random.Generator, torch.Generator]:
+        """Squared errors of the clean latents as each chunk sees them from one of the levels."""
         random = np.random.default_rng([self.seed, step, 2])
-        return random, torch.Generator().manual_seed(int(random.integers(2**62)))
-
-    def _steps(self, batch: Batch, random: np.random.Generator) -> torch.Tensor:
-        """One of the four steps for each chunk, int64 [b, n]."""
-        shape = len(batch.clean), len(batch.layout.chunks)
-        return torch.from_numpy(random.choice(len(_STEP_ODDS), shape, p=_STEP_ODDS))
-
-    def guess(
-        self,
-        batch: Batch,
-        history: torch.Tensor,
-        start: torch.Tensor,
-        noise: torch.Tensor,
-        steps: torch.Tensor,
-    ) -> torch.Tensor:
-        """The clean latents as each chunk's step of `steps` [b, n] sees them.
-
-        Noisy samples mix `start` and `noise` at the steps' levels; all are [b, 16, 3n, h, w].
-        """
+        generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+        layout = Layout.sample(random, self.batches.films.chunks)
+        batch = self.batches.draw(step, layout, random)
+        clean = batch.clean
+        amount = torch.rand(len(clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
+        history = clean + amount * torch.randn(clean.shape, generator=generator)
+        shape = len(clean), len(layout.chunks)
+        steps = torch.from_numpy(random.choice(len(_STEP_ODDS), shape, p=_STEP_ODDS))
         levels = torch.tensor(self.schedule.clean_sigmas)[steps]
         sigma = levels.repeat_interleave(CHUNK_LATENT_FRAMES, 1)[:, None, :, None, None]
-        sample = (1 - sigma) * start + sigma * noise
+        sample = (1 - sigma) * clean + sigma * torch.randn(clean.shape, generator=generator)
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
             flow = self.flow(batch, history, sample, timesteps)
-        return sample - sigma * flow
+        errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
+        return _by_step(batch, errors.mean(dim=(1, 3, 4, 5)), steps)
 
     def flow(
         self, batch: Batch, history: torch.Tensor, sample: torch.Tensor, timesteps: torch.Tensor
@@ -142,68 +109,17 @@ class DiTTrainee:
             (torch.cat((scale[:, :clean], scale), 1), torch.cat((shift[:, :clean], shift), 1))
             for scale, shift in read_controls(network, batch.control)
         ]
-        patches, _ = forward(
+        patches = forward(
             network,
             torch.cat((parts[0][:, :clean], parts[1]), dim=1),
             torch.cat((timesteps.new_zeros(len(timesteps), clean), timesteps), dim=1),
             camera,
-            self.prompts(batch),
+            read_prompts(network, batch.contexts),
             turns(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
             layout.views(GRID[1] * GRID[2]),
             outputs=len(layout.chunks),
         )
         return unsegment_tokens(patches, GRID)
-
-    def prompts(self, batch: Batch) -> Prompts:
-        return read_prompts(self.network, batch.contexts)
-
-
-class RolloutTrainee(DiTTrainee):
-    """Practises on what the network itself makes, so that its errors do not add up."""
-
-    name = "rollout"
-    _rolled: tuple[int, Batch, Rollout] | None = None
-
-    def losses(self, step: int) -> Losses:
-        random, generator = self._random(step)
-        batch, rolled = self._roll_out(step // _REUSED)
-        steps = self._steps(batch, random)
-        noise = torch.randn(batch.clean.shape, generator=generator)
-        guess = self.guess(batch, rolled.latents, _step_before(rolled, steps), noise, steps)
-        return _by_step(batch, token_errors(guess, batch.clean, self.weights), steps)
-
-    def _roll_out(self, number: int) -> tuple[Batch, Rollout]:
-        """The last ones again where they have that number: they cost more than a step."""
-        if self._rolled is None or self._rolled[0] != number:
-            random, generator = self._random(number)
-            batch = self.draw(number, random)
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-                self._rolled = (
-                    number,
-                    batch,
-                    roll_out(self.network, batch, self.schedule, generator),
-                )
-        return self._rolled[1:]
-
-
-def token_errors(guess: torch.Tensor, clean: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Mean over a chunk's tokens of each one's root mean square error, [b, n].
-
-    Squared, what nobody can foresee would count for more than all that a picture shows.
-    """
-    square = by_chunk((weights * (guess - clean).square()).mean(dim=1))
-    tokens = functional.avg_pool2d(square.flatten(0, 1), PATCH)
-    errors = (tokens + _ROUNDING).sqrt().mean(dim=(1, 2, 3))
-    return errors.view(square.shape[:2])
-
-
-def _step_before(rolled: Rollout, steps: torch.Tensor) -> torch.Tensor:
-    """What was clean at each chunk's step before, [b, 16, 3n, h, w]; anything before the first."""
-    before = (steps - 1).clamp(min=0)
-    rows = torch.arange(len(steps))[:, None]
-    columns = torch.arange(steps.shape[1])[None]
-    chosen = by_chunk(rolled.guesses)[before, rows, :, columns]  # [b, n, 16, 3, h, w]
-    return chosen.transpose(1, 2).flatten(2, 3)
 
 
 def _by_step(batch: Batch, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
@@ -215,3 +131,10 @@ def _by_step(batch: Batch, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losse
         if chosen.any():
             losses[f"step {index}"] = by_chunk[chosen].mean().detach()
     return losses
+
+
+def _by_chunk(video: torch.Tensor) -> torch.Tensor:
+    """[..., 3n, h, w] as [..., n, 3, h, w]."""
+    *outer, frames, height, width = video.shape
+    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
+    return video.reshape(shape)

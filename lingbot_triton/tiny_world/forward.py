@@ -36,22 +36,6 @@ class Prompts:
     """Added to attention's logits, [batch, 1, 1, length + 1]."""
 
 
-@dataclass(frozen=True)
-class Past:
-    """Keys and values of clean chunks, per block [batch, heads, tokens, d]; see `forward`."""
-
-    blocks: list[Pair]
-
-    def newest(self, tokens: int) -> Past:
-        if tokens <= 0:
-            return Past([(k[:, :, :0], v[:, :, :0]) for k, v in self.blocks])
-        return Past([(k[:, :, -tokens:], v[:, :, -tokens:]) for k, v in self.blocks])
-
-    def followed_by(self, other: Past) -> Past:
-        pairs = zip(self.blocks, other.blocks, strict=True)
-        return Past([(torch.cat((k, nk), 2), torch.cat((v, nv), 2)) for (k, v), (nk, nv) in pairs])
-
-
 def segment_tokens(x: torch.Tensor, frames: int) -> torch.Tensor:
     """[batch, c, n * frames, h, w] to tokens [batch, n, frames * h/2 * w/2, c * 4]."""
     batch, channels, total, height, width = x.shape
@@ -124,28 +108,24 @@ def forward(
     camera: list[Pair],
     prompts: Prompts,
     turned: torch.Tensor,
-    views: Views | None = None,
-    past: Past | None = None,
-    outputs: int | None = None,
-) -> tuple[torch.Tensor, Past]:
-    """Flow patches of the last `outputs` segments (all by default), and keys and values of all.
+    views: Views,
+    outputs: int,
+) -> torch.Tensor:
+    """Flow patches [batch, outputs, t, out_dim * 4] of the last `outputs` segments.
 
     tokens [batch, n, t, in_dim * 4] of samples with their conditions, timesteps [batch, n], camera
     from `read_controls` for the same n segments, `turned` from `turns`. Each segment sees its
-    `views`, or else everything, `past` included.
+    `views`.
     """
     weight = network.patch_embedding.weight.flatten(1)
     x = functional.linear(tokens, weight, network.patch_embedding.bias).float()
-    outputs = x.shape[1] if outputs is None else outputs
     with torch.autocast("cpu", enabled=False):  # few rows, and float32 in the service too
         embedded = network.time_embedding(_waves(network, timesteps))
         projected = network.time_projection(embedded).view(*timesteps.shape, 6, -1)
-    kept = []
     for index, block in enumerate(network.layers):
         rows = (block.modulation[0] + projected).unsqueeze(-2).unbind(2)
-        before = past.blocks[index] if past is not None else None
         last = index == len(network.layers) - 1
-        x, pair = _block(
+        x = _block(
             block,
             x,
             rows,
@@ -153,14 +133,13 @@ def forward(
             (prompts.blocks[index], prompts.weights),
             turned,
             views,
-            before,
-            outputs if last else None,
+            outputs if last else x.shape[1],
         )
-        kept.append(pair)
     head = (network.head.modulation[0] + embedded[:, -outputs:].unsqueeze(2)).unsqueeze(-2)
     shift, scale = head.unbind(2)
     x = _norm(x, network.config.eps) * (1 + scale) + shift
-    return network.head.head(x).float(), Past(kept)
+    flow: torch.Tensor = network.head.head(x).float()
+    return flow
 
 
 def _block(
@@ -170,26 +149,22 @@ def _block(
     camera: Pair,
     prompt: tuple[Pair, torch.Tensor],
     turned: torch.Tensor,
-    views: Views | None,
-    before: Pair | None,
-    outputs: int | None,
-) -> tuple[torch.Tensor, Pair]:
-    """The residual stream after the block, of the last `outputs` segments if given."""
+    views: Views,
+    outputs: int,
+) -> torch.Tensor:
+    """The residual stream after the block, of the last `outputs` segments."""
     attention, eps = block.self_attn, block.eps
     h = _norm(x, eps) * (1 + rows[1]) + rows[0]
     key = _turn(_heads(_normalised(attention.k(h), attention.norm_k, eps), attention), turned)
     value = _heads(attention.v(h), attention)
-    pair = (key, value)
-    if before is not None:
-        key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
-    if outputs is not None and outputs < x.shape[1]:
+    if outputs < x.shape[1]:
         # The other segments only leave keys and values.
         x, h = x[:, -outputs:], h[:, -outputs:]
         rows = tuple(row[:, -outputs:] for row in rows)
         camera = camera[0][:, -outputs:], camera[1][:, -outputs:]
         asking = outputs * x.shape[2]
         turned = turned[:, -asking:]
-        views = views[-outputs:] if views is not None else None
+        views = views[-outputs:]
     query = _turn(_heads(_normalised(attention.q(h), attention.norm_q, eps), attention), turned)
     attended = _attend_views(query, key, value.to(key.dtype), views)
     x = x + attention.o(_merged(attended, x)) * rows[2]
@@ -202,15 +177,14 @@ def _block(
     attended = _attend(query, keys, values, weights.to(query.dtype))
     x = x + cross.o(_merged(attended, x))
     h = _norm(x, eps) * (1 + rows[4]) + rows[3]
-    return x + block.ffn(h) * rows[5], pair
+    after: torch.Tensor = x + block.ffn(h) * rows[5]
+    return after
 
 
 def _attend_views(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, views: Views | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, views: Views
 ) -> torch.Tensor:
     """Segment by segment: a mask over everything at once would cost three times as much."""
-    if views is None:
-        return _attend(query, key, value)
     attended = []
     for part, spans in zip(query.chunk(len(views), dim=2), views, strict=True):
         seen = [torch.cat([x[:, :, span] for span in spans], dim=2) for x in (key, value)]

@@ -14,7 +14,7 @@ from lingbot_triton.tiny_world import export
 from lingbot_triton.tiny_world.batches import Batches
 from lingbot_triton.tiny_world.card import write_card
 from lingbot_triton.tiny_world.curves import draw_curves
-from lingbot_triton.tiny_world.dit_training import DiTConfig, DiTTrainee, RolloutTrainee
+from lingbot_triton.tiny_world.dit_training import DiTConfig, DiTTrainee
 from lingbot_triton.tiny_world.films import Films, FilmsSize, channel_weights, make_films
 from lingbot_triton.tiny_world.loop import Budget, train
 from lingbot_triton.tiny_world.network import NetworkSize, build_network
@@ -33,12 +33,11 @@ _STATISTICS_STEPS = range(10_000_000, 10_000_012)
 
 @dataclass(frozen=True)
 class Minutes:
-    """What each stage is given; 178 in all, which leaves some for the rest."""
+    """What each stage is given; 174 in all, which leaves some for the rest."""
 
     vae: float = 37
     films: float = 27
-    dit: float = 56
-    rollout: float = 58
+    dit: float = 110
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Plan:
     vae: VAEConfig = field(default_factory=VAEConfig)
     network: NetworkSize = field(default_factory=NetworkSize)
     dit: DiTConfig = field(default_factory=DiTConfig)
-    rollout: DiTConfig = field(default_factory=lambda: DiTConfig(learning_rate=1.2e-3))
     most_steps: int | None = None
     """Ends each training stage early; for trials."""
 
@@ -133,39 +131,27 @@ class Training:
         return vae
 
     def train_transformer(self) -> None:
-        """On true history, then on its own."""
+        """Leaves it in `dit.pt`, its running average beside it."""
         plan = self.plan
         export.write_text(self.checkpoint, plan.seed)
         films = Films.load(self.work)
-        batches = Batches(films, self.checkpoint, plan.seed)
+        batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
         weights = self._channel_weights(films)
         network = build_network(plan.network.config(), plan.seed)
-        average = self._train(
-            DiTTrainee(network, batches, weights, plan.dit, plan.seed), plan.minutes.dit
-        )
-        network.load_state_dict(average)
-        self._train(
-            RolloutTrainee(network, batches, weights, plan.rollout, plan.seed),
-            plan.minutes.rollout,
-        )
+        trainee = DiTTrainee(network, batches, weights, plan.dit, plan.seed)
+        budget = self._budget(plan.minutes.dit)
+        train(trainee, self.work, budget, self.console, on_save=self._draw_curves)
 
     def export(self) -> Path:
         """Write the checkpoint with the newest weights there are."""
         config = self.plan.network.config()
-        for stage in ("rollout", "dit"):
-            kept = self.work.load(stage)
-            if kept is not None and kept[0].step > 0:
-                export.write_transformer(self.checkpoint, config, kept[1]["average"])
-                break
+        kept = self.work.load(DiTTrainee.name)
+        if kept is not None:
+            export.write_transformer(self.checkpoint, config, kept[1]["average"])
         export.write_vae(self.checkpoint, self.load_vae())
         write_card(self.checkpoint, self.work)
         self._draw_curves()
         return self.checkpoint
-
-    def _train(self, trainee: DiTTrainee, minutes: float) -> dict[str, torch.Tensor]:
-        return train(
-            trainee, self.work, self._budget(minutes), self.console, on_save=self._draw_curves
-        )
 
     def _channel_weights(self, films: Films) -> torch.Tensor:
         path = self.work.path("channel-weights.pt")

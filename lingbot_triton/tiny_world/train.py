@@ -26,7 +26,6 @@ _DEFAULT = Minutes()
 @click.option("--vae-minutes", type=click.FloatRange(0), default=_DEFAULT.vae)
 @click.option("--film-minutes", type=click.FloatRange(0), default=_DEFAULT.films)
 @click.option("--dit-minutes", type=click.FloatRange(0), default=_DEFAULT.dit)
-@click.option("--rollout-minutes", type=click.FloatRange(0), default=_DEFAULT.rollout)
 @click.option("--films", type=click.IntRange(16), default=3200, help="At most; of 81 frames each.")
 @click.option("--threads", type=click.IntRange(1), default=2, help="Cores to use.")
 @click.option("--export-only", is_flag=True, help="Write the checkpoint from what there is.")
@@ -36,7 +35,6 @@ def main(
     vae_minutes: float,
     film_minutes: float,
     dit_minutes: float,
-    rollout_minutes: float,
     films: int,
     threads: int,
     export_only: bool,
@@ -50,7 +48,7 @@ def main(
         signal.signal(number, signal.default_int_handler)
     torch.set_num_threads(threads)
     console = Console()
-    minutes = Minutes(vae_minutes, film_minutes, dit_minutes, rollout_minutes)
+    minutes = Minutes(vae_minutes, film_minutes, dit_minutes)
     plan = Plan(seed=seed, minutes=minutes, films=FilmsSize(films), processes=threads)
     training = Training(plan, Work(work), console)
     try:

@@ -98,7 +98,7 @@ def test_one_pass_computes_what_sessions_compute(
     ]
     first = [*layout.first_frames[:-1], *layout.first_frames]
     timesteps = torch.tensor([[0] * (CHUNKS - 1) + [825] * CHUNKS])
-    patches, _ = forward(
+    patches = forward(
         network,
         tokens,
         timesteps,
@@ -123,40 +123,13 @@ def test_prompts_of_different_lengths_do_not_mix(network: WorldTransformer) -> N
         chosen = [(scale[index], shift[index]) for scale, shift in camera]
         timesteps = torch.full((len(contexts), 1), 700)
         prompts = read_prompts(network, contexts)
-        return forward(network, x[index], timesteps, chosen, prompts, turned)[0]
+        return forward(
+            network, x[index], timesteps, chosen, prompts, turned, [[slice(0, 18)]], outputs=1
+        )
 
     both = flow(slice(0, 2), [short, long])
     assert torch.allclose(both[:1], flow(slice(0, 1), [short]), atol=1e-5)
     assert torch.allclose(both[1:], flow(slice(1, 2), [long]), atol=1e-5)
-
-
-def test_chunk_by_chunk_on_kept_keys_is_the_same_as_in_one_pass(
-    network: WorldTransformer,
-) -> None:
-    layout = Layout.whole(2)
-    x = randoms(1, 3, 18, 144, seed=9)  # clean 0, noisy 0, noisy 1
-    camera = read_controls(network, randoms(1, 3, 18, 1536, seed=10))
-    prompts = read_prompts(network, [randoms(4, 64, seed=11)])
-    timesteps = torch.tensor([[0, 700, 700]])
-    whole, _ = forward(
-        network, x, timesteps, camera, prompts, turns(network, [0, 0, 3], GRID), layout.views(6)
-    )
-
-    def segment(index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(a[:, index : index + 1], b[:, index : index + 1]) for a, b in camera]
-
-    zero = torch.tensor([[0]])
-    _, past = forward(network, x[:, :1], zero, segment(0), prompts, turns(network, [0], GRID))
-    last, _ = forward(
-        network,
-        x[:, 2:],
-        timesteps[:, 2:],
-        segment(2),
-        prompts,
-        turns(network, [3], GRID),
-        past=past,
-    )
-    assert torch.allclose(whole[:, 2:], last, atol=1e-4)
 
 
 def test_segments_are_the_services_patches() -> None:

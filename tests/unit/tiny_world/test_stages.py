@@ -31,13 +31,12 @@ from lingbot_triton.tiny_world.vae_training import VAEConfig
 from lingbot_triton.tiny_world.work import Work
 
 PLAN = Plan(
-    minutes=Minutes(5, 5, 5, 5),
+    minutes=Minutes(5, 5, 5),
     films=FilmsSize(films=4, chunks=2, shard=2),
     processes=0,
     vae=VAEConfig(base_dim=8, pictures=1, picture_steps=1, films=((5, 1),)),
     network=NetworkSize(dim=48, layers=2, heads=2, ffn=64),
     dit=DiTConfig(batch=2),
-    rollout=DiTConfig(batch=2),
     most_steps=2,
 )
 
@@ -83,7 +82,7 @@ def test_the_prompt_reaches_the_encoder_word_by_word(trained: Path) -> None:
 
 def test_every_part_of_the_checkpoint_and_the_curves_are_written(trained: Path) -> None:
     checkpoint = trained / "checkpoint"
-    assert "| rollout | 2 |" in (checkpoint / "README.md").read_text()
+    assert "| dit | 2 |" in (checkpoint / "README.md").read_text()
     assert (trained / "losses.png").read_bytes().startswith(b"\x89PNG")
     films = Films.load(Work(trained))
     assert films.latents.shape == (4, 16, 6, 8, 12)
