@@ -28,7 +28,7 @@ network, the server and the client do with keys; they know nothing of real pictu
 
 What a picture shows turns and moves with the keys for some chunks, then blurs: what comes into view
 is a guess at its mean, and each chunk goes on from the one before. Long sessions end in sky, floor
-and fog. The measures below say how far this goes.
+and fog; scenes at night are the first to. The measures below say how far this goes.
 
 ## Training
 
