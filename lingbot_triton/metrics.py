@@ -36,8 +36,6 @@ class MetricSpec:
     label: str | None = None
     values: tuple[str, ...] = ()
     """The label's values; each is exported from the start, as 0. Empty where workers name them."""
-    frequent: bool = False
-    """Changes several times a chunk: it may be reported a moment later, away from the frames."""
 
 
 SESSIONS = MetricSpec("lingbot_sessions", Kind.GAUGE, "Sessions by state", "state", STATES)
@@ -56,40 +54,25 @@ REJECTIONS = MetricSpec(
     "code",
     tuple(BY_CODE),
 )
-CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole", frequent=True)
-FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent", frequent=True)
+CHUNKS = MetricSpec("lingbot_chunks_total", Kind.COUNTER, "Chunks sent whole")
+FRAMES = MetricSpec("lingbot_frames_total", Kind.COUNTER, "Video frames sent")
 CONDITIONS = MetricSpec(
-    "lingbot_conditions_alive",
-    Kind.GAUGE,
-    "Conditions requested, held or in use, all sessions",
-    frequent=True,
+    "lingbot_conditions_alive", Kind.GAUGE, "Conditions requested, held or in use, all sessions"
 )
 CONDITION_BYTES = MetricSpec(
-    "lingbot_condition_bytes", Kind.GAUGE, "Bytes of conditions that sessions hold", frequent=True
+    "lingbot_condition_bytes", Kind.GAUGE, "Bytes of conditions that sessions hold"
 )
 STEADY = MetricSpec(
-    "lingbot_steady_conditions_total",
-    Kind.COUNTER,
-    "Chunks served by a steady condition",
-    frequent=True,
+    "lingbot_steady_conditions_total", Kind.COUNTER, "Chunks served by a steady condition"
 )
 FIRST_FRAMES = MetricSpec(
-    "lingbot_first_frames_seconds",
-    Kind.HISTOGRAM,
-    "Acceptance of a control to its first frames",
-    frequent=True,
+    "lingbot_first_frames_seconds", Kind.HISTOGRAM, "Acceptance of a control to its first frames"
 )
 WHOLE_CHUNK = MetricSpec(
-    "lingbot_chunk_seconds",
-    Kind.HISTOGRAM,
-    "Acceptance of a control to its last frames",
-    frequent=True,
+    "lingbot_chunk_seconds", Kind.HISTOGRAM, "Acceptance of a control to its last frames"
 )
 CONDITION_WAIT = MetricSpec(
-    "lingbot_condition_wait_seconds",
-    Kind.HISTOGRAM,
-    "Time controls waited for their condition",
-    frequent=True,
+    "lingbot_condition_wait_seconds", Kind.HISTOGRAM, "Time controls waited for their condition"
 )
 STAGE = MetricSpec(
     "lingbot_stage_seconds",
@@ -97,9 +80,8 @@ STAGE = MetricSpec(
     "Time of one call, waiting included",
     "stage",
     CALLS_TIMED,
-    frequent=True,
 )
-CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way", frequent=True)
+CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way")
 RESTARTS = MetricSpec(
     "lingbot_worker_restarts_total",
     Kind.COUNTER,

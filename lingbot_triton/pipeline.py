@@ -126,11 +126,10 @@ class Pipeline:
             )
             denoised = self.clock()
             self._note_waiting(session, control, entered, denoising, latent, denoised)
+            commit = self._start_commit(session, control.chunk_index)
             session.conditions.release()
-            # A decoder that is free is asked first: its frames are what somebody waits for.
-            at_once = session.options.commit_inline or session.decode_lane.locked()
-            commit = self._start_commit(session, control.chunk_index) if at_once else None
-            if commit is not None and session.options.commit_inline:
+            self.refill(session)
+            if session.options.commit_inline:
                 await commit
             await session.decode_lane.acquire()
             times = {
@@ -139,7 +138,7 @@ class Pipeline:
                 "denoise": _ms(denoised - denoising),
             }
             frames = session.start(self._send_frames(session, control, latent, times, send))
-            await (commit or self._start_commit(session, control.chunk_index))
+            await commit
         await frames
 
     async def _take_condition(self, session: Session) -> Condition:
@@ -171,11 +170,8 @@ class Pipeline:
                 end -= seconds
 
     def _start_commit(self, session: Session, chunk_index: int) -> asyncio.Task[None]:
-        """The commit, and beside it the next condition."""
         call = self._call(session, "commit", chunk_index, self.stages.commit, chunk_index)
-        commit = session.start(call)
-        self.refill(session)
-        return commit
+        return session.start(call)
 
     async def _send_frames(
         self,

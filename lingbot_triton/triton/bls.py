@@ -37,7 +37,6 @@ from lingbot_triton.triton.tensors import from_triton_error, to_tensors
 from lingbot_triton.triton.threads import thread_pool
 
 PROMPT_CALLS = 2
-TIDYINGS = 3
 OPENING_ATTEMPTS = 4
 RELOAD_SECONDS = 10.0
 log = logging.getLogger(__name__)
@@ -168,7 +167,7 @@ class TritonStages:
 
         Some may be young still, or mapped for a moment by a process that is only being forked.
         """
-        for _ in range(TIDYINGS):
+        for _ in range(3):
             await asyncio.sleep(YOUNG_SECONDS)
             await asyncio.get_running_loop().run_in_executor(self._reloads, _remove_orphans)
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, Kind, MetricSpec
-
-FREQUENT_SECONDS = 0.25
-"""What is measured often waits so long, or until something else is reported: a whole chunk at a
-person's pace is over by then."""
-_PAUSE_SECONDS = 0.0002
-"""Between two updates, so that whoever waits for Python's lock gets it."""
-
-Update = tuple[MetricSpec, float, str]
+from lingbot_triton.triton.threads import thread_pool
 
 
 class TritonMetrics:
-    """Every update is a round trip to the server's process, during which Python's lock is held.
-
-    So a thread of its own makes them, in order, and away from the frames where it can.
-    """
+    """Every update is a round trip to the server's process, so a thread of its own makes them."""
 
     def __init__(self, specs: Iterable[MetricSpec] = METRICS) -> None:
         family = pb_utils.MetricFamily  # exists only once a model is being initialized
@@ -44,31 +31,15 @@ class TritonMetrics:
             for label in spec.values or (() if spec.label else ("",)):
                 self._create(spec, label)
         self._gauges: dict[tuple[MetricSpec, str], float] = {}
-        self._pending: deque[Update] = deque()
-        self._wake, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._report, name="metrics", daemon=True)
-        self._thread.start()
+        self._thread = thread_pool(1, "metrics")
 
     def add(self, metric: MetricSpec, value: float = 1, label: str = "") -> None:
-        self._pending.append((metric, value, label))
-        if not metric.frequent:
-            self._wake.set()
+        self._thread.submit(self._update, metric, value, label)
 
     def set(self, metric: MetricSpec, value: float, label: str = "") -> None:
         if self._gauges.get((metric, label)) != value:
             self._gauges[metric, label] = value
-            self.add(metric, value, label)
-
-    def _report(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.wait(FREQUENT_SECONDS)
-            self._wake.clear()
-            noted = [self._pending.popleft() for _ in range(len(self._pending))]
-            for update in combined(noted):
-                if self._stopping.is_set():
-                    break
-                self._update(*update)
-                time.sleep(_PAUSE_SECONDS)
+            self._thread.submit(self._update, metric, value, label)
 
     def _update(self, metric: MetricSpec, value: float, label: str) -> None:
         series = self._series.get((metric, label)) or self._create(metric, label)
@@ -87,20 +58,6 @@ class TritonMetrics:
 
     def shut_down(self) -> None:
         """Give every series and family back: whichever outlives `finalize` crashes its process."""
-        self._stopping.set()
-        self._wake.set()
-        self._thread.join()
+        self._thread.shutdown(wait=True, cancel_futures=True)
         self._series.clear()
         self._families.clear()
-
-
-def combined(updates: Iterable[Update]) -> list[Update]:
-    """The same in order: of a counter's or a gauge's, only the last, with all that was added."""
-    merged: dict[Any, Update] = {}
-    for number, (metric, value, label) in enumerate(updates):
-        key = number if metric.kind is Kind.HISTOGRAM else (metric, label)
-        before = merged.pop(key, None)
-        if before is not None and metric.kind is Kind.COUNTER:
-            value += before[1]
-        merged[key] = metric, value, label
-    return list(merged.values())

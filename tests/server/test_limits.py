@@ -21,7 +21,6 @@ from tests.server.workers import SMALL, metric, states
 STAGES = ("condition", "denoise", "decode")
 OPENINGS = ("prompt", "open condition", "open denoise", "open decode")
 FLOOD = 10_000
-REFUSED = 'lingbot_rejections_total{code="SESSION_LIMIT"}'
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +47,10 @@ def test_a_session_too_many_is_refused_before_any_worker_hears_of_it(
             held = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(4)]
             await asyncio.gather(*(session.open() for session in held))
             await eventually(lambda: states(server, "decode") == {"decode_0_0": 4})
-            await asyncio.sleep(0.5)  # what changes often is reported a moment later
-            before, refused = opened(), metric(server, REFUSED)
+            before = opened()
             assert min(before) >= 4
             with pytest.raises(errors.SessionLimit, match="4 sessions are open, at most 4 may be"):
                 await client.open_session(picture(), PROMPT, **SMALL).open()
-            # Reported in order: whatever the refused session had asked of a worker came before.
-            await eventually(lambda: metric(server, REFUSED) == refused + 1)
             assert opened() == before
             for session in held:
                 await session.close()

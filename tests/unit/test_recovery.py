@@ -92,7 +92,6 @@ def test_a_worker_that_dies_idle_ends_the_sessions_it_held_and_comes_back(stage:
             f"{stage} has died and is being reloaded; try again in some seconds"
         )
         held = stage != "prompt"
-        await asyncio.sleep(2)  # the most that letting go takes here
         assert len(house.service.table) == (0 if held else 2)
         expected = ["SESSION_FAILED"] if held else ["FRAMES"] * 3
         for session_id in (1, 2):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
 
 import pytest
 
-from lingbot_triton.session import Session
-from tests.unit.fakes import FakeStages, Seen
+from tests.unit.fakes import FakeStages
 from tests.unit.house import House
 from tests.unit.virtual_time import run
 
@@ -89,33 +87,6 @@ def test_the_next_condition_and_the_commit_run_beside_the_frames() -> None:
         assert spans["commit", 0][0] == denoised
         assert spans["condition", 2][0] == denoised
         assert spans["decode", 0][1] == denoised + 3
-        await house.idle()
-
-    run(scenario())
-
-
-def test_a_free_decoder_is_asked_before_the_commit_and_a_busy_one_keeps_it_from_nothing() -> None:
-    async def scenario() -> None:
-        class Noting(FakeStages):
-            asked: ClassVar[list[tuple[str, int, float]]] = []
-
-            async def _work(self, session: Session, name: str, index: int = 0) -> Seen:
-                self.asked.append((name, index, asyncio.get_running_loop().time()))
-                return await super()._work(session, name, index)
-
-        stages = Noting()
-        stages.costs = {"condition": 0.1, "denoise": 1, "commit": 0.5, "decode": 5}
-        house = House(stages)
-        await house.send(start=True).done()
-        await asyncio.sleep(10)
-        del stages.asked[:]
-        replies = [house.send(chunk=0), house.send(chunk=1)]
-        for reply in replies:
-            await reply.done()
-        first = [name for name, index, _ in stages.asked][:4]
-        assert first == ["denoise", "decode", "commit", "condition"]
-        times = {(name, index): time for name, index, time in reversed(stages.asked)}
-        assert times["commit", 1] == times["denoise", 1] + 1 < times["decode", 1]
         await house.idle()
 
     run(scenario())
