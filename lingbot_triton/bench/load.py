@@ -51,7 +51,8 @@ class Level:
     open_sessions: float
     """Sessions that the server still had afterwards."""
     answers: Counter[str] = field(default_factory=Counter)
-    """By status, where they were looked at."""
+    """By status, where they were looked at. Not all of them: perf_analyzer writes no more down once
+    it has as many as asked for, while it still ends the sequences that it breaks off."""
     incomplete: int = 0
 
     @property

@@ -113,7 +113,8 @@ def command(
             "simulated": stages,
             "frames": f"{size.width}x{size.height}",
             "checked": "perf_analyzer's exit code, the server's counters of rejections, sessions "
-            "and chunks" + (", every answer's status and parts" if check_answers else ""),
+            "and chunks"
+            + (", status and parts of what perf_analyzer wrote down" if check_answers else ""),
             "left_out": "time between controls, which perf_analyzer cannot wait: for that there "
             "is lingbot-world bench",
         },

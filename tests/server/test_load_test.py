@@ -36,10 +36,18 @@ def test_one_four_and_eight_sequences_meet_no_error(
         rows = list(csv.DictReader(file))
     assert [row["Concurrency"] for row in rows] == ["1", "4", "8"]
     assert all(float(row["Inferences/Second"]) > 0 for row in rows)
-    for level in json.loads(report.read_text())["levels"]:
+    levels = json.loads(report.read_text())["levels"]
+    for level in levels:
         assert level["faults"] == []
-        assert set(level["answers"]) == {"READY", "FRAMES", "CLOSED"}
-        assert level["answers"]["READY"] == level["answers"]["CLOSED"]
+        answers, counters = level["answers"], level["counters"]
+        assert set(answers) <= {"READY", "FRAMES", "CLOSED"}
+        opened = counters["lingbot_sessions_opened_total"]
+        assert counters['lingbot_sessions_closed_total{reason="end"}'] == opened
+        # The last ENDs may come after what perf_analyzer writes down; the server counts them all.
+        assert answers.get("CLOSED", 0) <= answers["READY"] <= opened
+        assert answers["FRAMES"] > 0
+    # One live sequence ends at least once within so many requests.
+    assert levels[0]["answers"]["CLOSED"] > 0
 
 
 def test_rejections_fail_the_test_although_perf_analyzer_counts_them_as_successes(
