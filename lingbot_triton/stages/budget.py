@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from lingbot_triton.errors import SessionLimit
+from lingbot_triton.stages.compute import Compute
 
 GPU_PART = 0.9
 """Part of the GPU's memory left by the weights that sessions may take; the rest is for the work."""
@@ -15,6 +17,9 @@ MAIN_PART = 0.5
 """Part of the available main memory that sessions may take where there is no GPU."""
 
 MEMINFO = Path("/proc/meminfo")
+
+Besides = Callable[[int, int], int]
+"""What a session of frames of H x W pixels takes of a measured memory in other processes."""
 
 
 class MemoryBudget:
@@ -49,6 +54,19 @@ def measure(device: torch.device) -> int:
         if name == "MemAvailable":
             return int(int(value.split()[0]) * 1024 * MAIN_PART)
     raise OSError(f"{MEMINFO} does not say how much memory is available")
+
+
+def besides_of(compute: Compute, budget_bytes: int) -> Besides | None:
+    """The VAE's memory of a session, where a GPU is measured, which it mostly is on as well.
+
+    A budget that is given is denoise's alone, and so much of the main memory is not measured as
+    to leave room. Raises CheckpointError where the VAE is not there.
+    """
+    if budget_bytes or compute.device.type != "cuda":
+        return None
+    from lingbot_triton.world.vae import session_memory  # brings diffusers, seconds of it
+
+    return session_memory(compute.companions, compute.vae_dtype)
 
 
 def ran_out(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, Session
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
-from lingbot_triton.stages.budget import MemoryBudget, measure, ran_out
+from lingbot_triton.stages.budget import Besides, MemoryBudget, besides_of, measure, ran_out
 from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
 from lingbot_triton.world.camera import (
     Camera,
@@ -63,12 +63,14 @@ class DenoiseStage:
         device: torch.device,
         preset: Preset = FAST,
         budget_bytes: int = 0,
+        besides: Besides | None = None,
     ) -> None:
         """Sessions take at most `budget_bytes` together; 0 measures what the device has left."""
         self.network = network
         self.device = device
         self.preset = preset
         self.budget = MemoryBudget(budget_bytes or measure(device))
+        self.besides = besides
 
     @classmethod
     def load(cls, settings: Settings) -> DenoiseStage:
@@ -84,7 +86,8 @@ class DenoiseStage:
             compiled=settings.compile,
         )
         preset = find_preset(settings.preset)
-        stage = cls(network, compute.device, preset, settings.kv_budget_bytes)
+        budget = settings.kv_budget_bytes
+        stage = cls(network, compute.device, preset, budget, besides_of(compute, budget))
         if warmup.needed(settings):
             warmup.warm_denoise(stage, network.config.text_dim, settings.session_defaults)
         return stage
@@ -122,6 +125,8 @@ class DenoiseStage:
         itemsize = self.network.dtype.itemsize
         needed = self.kv_bytes(options, geometry)
         needed += chunk_bytes(self.network.config, geometry, itemsize)
+        if self.besides is not None:
+            needed += self.besides(geometry.height, geometry.width)
         self.budget.take(needed)
         try:
             state = self._open(arrays, options, geometry)

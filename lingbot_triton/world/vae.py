@@ -6,9 +6,9 @@ that each call replaces, belongs to the session. Pixels are float [-1, 1], laten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,20 @@ def skeleton(root: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
     with torch.device("meta"):
         vae: Any = AutoencoderKLWan.from_config(config)  # type: ignore[no-untyped-call]
     return vae.eval(), weights, path
+
+
+def session_memory(root: Path, dtype: torch.dtype) -> Callable[[int, int], int]:
+    """Tells what one session's encoder and decoder keep together of frames of H x W pixels.
+
+    Raises CheckpointError where the checkpoint holds no Wan 2.1 VAE.
+    """
+    vae, _, _ = skeleton(root)
+
+    @cache
+    def needed(height: int, width: int) -> int:
+        return sum(memory_bytes(vae, height, width, dtype.itemsize))
+
+    return needed
 
 
 def memory_bytes(vae: Any, height: int, width: int, itemsize: int) -> tuple[int, int]:

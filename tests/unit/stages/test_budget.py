@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ import torch
 
 from lingbot_triton.errors import SessionLimit
 from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages import budget
-from lingbot_triton.stages.budget import MemoryBudget, measure, ran_out
+from lingbot_triton.stages.budget import MemoryBudget, besides_of, measure, ran_out
+from lingbot_triton.stages.compute import Compute
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.memory import chunk_bytes
+from lingbot_triton.world.vae import memory_bytes, skeleton
+from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 16, "width": 32}
 
@@ -119,3 +124,25 @@ def test_without_a_limit_half_of_the_main_memory_is_taken(tmp_path: Path, monkey
     (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:    4000 kB\n")
     monkeypatch.setattr(budget, "MEMINFO", tmp_path / "meminfo")
     assert measure(torch.device("cpu")) == 2000 * 1024
+
+
+def test_on_a_measured_gpu_the_vaes_memory_counts_too(denoise_stage, context):
+    settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", vae_dtype="bfloat16")
+    compute = Compute.prepare(settings)
+    assert besides_of(compute, 0) is None  # much of the main memory is left anyhow
+    compute = replace(compute, device=torch.device("cuda"))
+    assert besides_of(compute, 2**30) is None
+    besides = besides_of(compute, 0)
+    vae, _, _ = skeleton(GOLDEN_CHECKPOINT)
+    assert besides is not None
+    assert besides(16, 32) == sum(memory_bytes(vae, 16, 32, 2)) > 0
+
+    alone = needed(denoise_stage)
+    network, device = denoise_stage.network, denoise_stage.device
+    stage = DenoiseStage(network, device, budget_bytes=2 * alone, besides=besides)
+    state = start(stage, context)
+    assert stage.budget.taken == alone + besides(16, 32)
+    with pytest.raises(SessionLimit):
+        start(stage, context)
+    stage.close(state)
+    assert stage.budget.taken == 0
