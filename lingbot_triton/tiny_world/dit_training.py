@@ -93,7 +93,7 @@ class DiTTrainee:
         with torch.autocast("cpu", torch.bfloat16):
             flow = self.flow(batch, history, sample, timesteps)
         errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
-        return _by_step(batch, errors.mean(dim=(1, 3, 4, 5)), steps)
+        return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
 
     def flow(
         self, batch: Batch, history: torch.Tensor, sample: torch.Tensor, timesteps: torch.Tensor
@@ -122,10 +122,14 @@ class DiTTrainee:
         return unsegment_tokens(patches, GRID)
 
 
-def _by_step(batch: Batch, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
-    """Means of losses [b, n] over what is learnt, and over its first and last steps."""
-    learnt = torch.tensor(batch.layout.learnt)
-    losses = {"total": by_chunk[:, learnt].mean()}
+def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
+    """Means of errors [b, n] over what is learnt, and over its first and last steps.
+
+    `total` is the geometric mean, as a mean over films of their errors in dB is: under the
+    arithmetic one dark films, whose errors are small in any case, would hardly count.
+    """
+    learnt = torch.tensor(layout.learnt)
+    losses = {"total": by_chunk[:, learnt].log().mean().exp()}
     for index in (0, len(_STEP_ODDS) - 1):
         chosen = (steps == index) & learnt
         if chosen.any():

@@ -205,22 +205,3 @@ def test_a_hundred_sessions_leave_everything_as_it_was(server: ServerProcess) ->
         assert metrics(server)["lingbot_conditions_alive"] == 0
 
     asyncio.run(scenario())
-
-
-def test_workers_are_sealed(server: ServerProcess) -> None:
-    """A direct call is refused, also with a live session's correlation id."""
-    from tritonclient.grpc import InferenceServerClient, InferenceServerException
-
-    def call(client: Any, model: str, op: str, **sequence: Any) -> str:
-        parameters = {"op": op, "internal": True, "secret": "guess"}
-        with pytest.raises(InferenceServerException) as caught:
-            client.infer(model, [], parameters=parameters, **sequence)
-        return str(caught.value)
-
-    with InferenceServerClient(server.grpc) as client:
-        for model in ("condition", "denoise", "decode"):
-            for op in ("open", "step", "commit", "close"):
-                whole = {"sequence_start": True, "sequence_end": True}
-                message = call(client, model, op, sequence_id=5, **whole)
-                assert f"{model} is internal: call the orchestrator" in message
-        assert "prompt is internal" in call(client, "prompt", "ping")
