@@ -97,7 +97,7 @@ def play(plan: Plan, environment: dict[str, str]) -> Recording:
     """Play the plan on a server of its own."""
     started = time.monotonic()
     click.echo("starting the server", err=True)
-    with foreground(ServerConfig(environment=environment)) as server:
+    with foreground(ServerConfig(environment=environment, start_seconds=3600)) as server:
         click.echo(f"ready after {time.monotonic() - started:.1f} s: grpc {server.grpc}", err=True)
         return run_client(play_plan(WorldClient(server.grpc), plan))
 

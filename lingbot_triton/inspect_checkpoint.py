@@ -5,6 +5,7 @@ Only headers and configs are read, and shapes computed with: no weight is loaded
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -205,9 +206,8 @@ def _text_encoder(found: Inspection, root: Path, itemsize: int) -> None:
     path = checkpoint.find_text_encoder(root)
     files = checkpoint.weight_files(path) if path.is_dir() else [path]
     sizes = {
-        name.removeprefix("encoder.").replace("shared.", "embed_tokens."): weight.numel()
-        for file in files
-        for name, weight in checkpoint.read(file, torch.device("cpu"))
+        name.removeprefix("encoder.").replace("shared.", "embed_tokens."): math.prod(shape)
+        for name, shape in checkpoint.shapes(files).items()
     }
     found.parts.append(_part("text encoder", path, files, {itemsize: sum(sizes.values())}))
 

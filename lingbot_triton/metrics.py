@@ -89,6 +89,13 @@ RESTARTS = MetricSpec(
     "model",
     STAGES,
 )
+AWAY = MetricSpec(
+    "lingbot_stage_away",
+    Kind.GAUGE,
+    "1 while a stage takes no new session, as its worker has died",
+    "model",
+    STAGES,
+)
 
 METRICS = (
     SESSIONS,
@@ -106,6 +113,7 @@ METRICS = (
     STAGE,
     CALLS,
     RESTARTS,
+    AWAY,
 )
 
 WORKER_STATES = MetricSpec(

@@ -156,6 +156,8 @@ class SessionOptions:
         if self.intrinsics is not None:
             _between("intrinsics fx", self.intrinsics[0], 1e-3, 1e6)
             _between("intrinsics fy", self.intrinsics[1], 1e-3, 1e6)
+            _between("intrinsics cx", self.intrinsics[2], -1e6, 1e6)
+            _between("intrinsics cy", self.intrinsics[3], -1e6, 1e6)
         if self.intrinsics_size is not None:
             if self.intrinsics is None:
                 raise BadRequest("option 'intrinsics_size' needs option 'intrinsics'")

@@ -6,16 +6,19 @@ The stages are behind an interface, and tensors are opaque: nothing here knows t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from lingbot_triton import metrics
 from lingbot_triton.cursors import Condition, Control, Latent
+from lingbot_triton.errors import WorldError
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
 from lingbot_triton.requests import FramePart
 from lingbot_triton.session import Session
 
+log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 Result = TypeVar("Result")
 
@@ -103,9 +106,21 @@ class Pipeline:
         index, future = session.conditions.request()
         session.condition_calls += 1
         condition = await self._call(session, "condition", index, self.stages.condition, index)
-        if not session.options.reuse_steady_condition:
-            condition = replace(condition, steady=False)
         session.conditions.arrived(future, condition)
+        if condition.steady:
+            session.start(self._drop_encoder(session))
+
+    async def _drop_encoder(self, session: Session) -> None:
+        """Nothing is asked of it any more, and Triton would forget its sequence in the long run."""
+
+        async def close() -> None:
+            await self.stages.close(session, "condition")
+            session.stages_open.discard("condition")
+
+        try:
+            await session.call("condition", close(), self.timeout)
+        except WorldError as error:  # then it is tried again at the session's end
+            log.warning("closing condition of session %s: %s", session.epoch, error)
 
     async def run_chunk(self, session: Session, control: Control, send: SendPart) -> None:
         """One control through the house; returns when its frames are sent.

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 KEYS = "wasdijkl"
 """Keys of a control: w a s d move, i j k l turn (i up, k down, j left, l right)."""
 
-WORKER_SLOTS = 64
-"""Sequences one worker instance can hold; never fewer than the orchestrator's sessions."""
+MOST_SESSIONS = 64
+"""What `max_sessions` may be at most."""
 
-ORCHESTRATOR_SLOTS = 65_536
-"""Clients that are refused, or vanish, keep their slot until the idle limit, and while there is
-none left nobody can open a session: 1,024 were used up within seconds. One costs 0.7 KB."""
+SLOTS = 65_536
+"""Sequences that an instance can hold. Whoever is refused, at a worker too, or vanishes keeps a
+slot until the idle limit, and while there is none left nobody can open a session: 1,024 were used
+up within seconds. One costs 0.7 KB."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ ORCHESTRATOR = ModelSpec(
     "sessions, cursors, prefetch window, order; calls the other models",
     PUBLIC_INPUTS,
     PUBLIC_OUTPUTS,
-    sequence_slots=ORCHESTRATOR_SLOTS,
+    sequence_slots=SLOTS,
     idle_seconds=900,
     decoupled=True,
 )
@@ -106,7 +107,7 @@ CONDITION_MODEL = ModelSpec(
     "picture and position to condition (VAE encoder)",
     (PICTURE,),
     (CONDITION, STEADY),
-    sequence_slots=WORKER_SLOTS,
+    sequence_slots=SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
     runs_on_gpu=True,
 )
@@ -115,7 +116,7 @@ DENOISE_MODEL = ModelSpec(
     "condition and control to latent (causal DiT)",
     (CONTEXT, CONDITION, CAMERA_POSES),
     (LATENT, STEP_MS, FLOWS, ABOUT),
-    sequence_slots=WORKER_SLOTS,
+    sequence_slots=SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
     runs_on_gpu=True,
 )
@@ -124,7 +125,7 @@ DECODE_MODEL = ModelSpec(
     "latent to frames (VAE decoder)",
     (LATENT,),
     (FRAMES,),
-    sequence_slots=WORKER_SLOTS,
+    sequence_slots=SLOTS,
     idle_seconds=_WORKER_IDLE_SECONDS,
     runs_on_gpu=True,
 )

@@ -93,6 +93,8 @@ class Recovery:
             pass
         except WorldError as error:
             log.warning("%s does not answer: %s", stage, error)
+        except Exception:
+            log.exception("asking %s met an internal error", stage)
 
     async def _recover(self, stage: str) -> None:
         log.error("%s has died: ending the sessions it held", stage)
@@ -100,15 +102,23 @@ class Recovery:
             if await self._end_lost(stage):
                 # Other processes of the stage hold sessions, which a reload would take away.
                 reloading = self.away.pop(stage)
-                while self._holders(stage):
-                    await asyncio.sleep(DRAIN_SECONDS)
+                await self._released(stage)
                 self.away[stage] = reloading
-            while self._holders(stage):
-                await asyncio.sleep(DRAIN_SECONDS)
+            self._observer.set(metrics.AWAY, 1, stage)
+            await self._released(stage)
             await self._reload(stage)
         finally:
             self._recovering.discard(stage)
+            self._observer.set(metrics.AWAY, stage in self.away, stage)
         await self._workers.tidy()
+
+    async def _released(self, stage: str) -> None:
+        """Wait until no session holds anything at the stage; who lost it meanwhile fails."""
+        while holders := self._holders(stage):
+            if self._workers.extinct(stage):
+                for session in holders:
+                    session.fail(_lost(stage))
+            await asyncio.sleep(DRAIN_SECONDS)
 
     def _holders(self, stage: str) -> list[Session]:
         return [session for session in self._table.live if stage in session.stages_open]

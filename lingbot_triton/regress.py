@@ -14,18 +14,24 @@ from pathlib import Path
 import click
 from lingbot_client import WorldError
 
+from lingbot_triton.errors import WorldError as StageRefusal
 from lingbot_triton.regression.expectations import ExpectationError
 from lingbot_triton.regression.record import record
 from lingbot_triton.regression.report import Report, merge
 from lingbot_triton.regression.server import play_on_server
 from lingbot_triton.regression.stages import play_on_stages
-from lingbot_triton.settings import Settings
+from lingbot_triton.settings import Settings, SettingsError
+from lingbot_triton.triton.installation import InstallationError
 from lingbot_triton.triton.secret import VARIABLE as SECRET_VARIABLE
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.world.errors import CheckpointError
 
 __all__ = ["main", "play_on_server", "play_on_stages"]
 
+UNUSABLE = (
+    *(CheckpointError, ExpectationError, SettingsError),
+    *(WorldError, StageRefusal, ServerError, InstallationError),
+)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -56,7 +62,7 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool, record
             reports.append(play_on_server(url, expected, os.environ.get(SECRET_VARIABLE)))
         if server:
             reports.append(_on_own_server(checkpoint, expected))
-    except (CheckpointError, ExpectationError, WorldError, ServerError) as error:
+    except UNUSABLE as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
     report = merge(reports)
@@ -67,7 +73,7 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool, record
 def _on_own_server(checkpoint: Path, expected: Path) -> Report:
     secret = secrets.token_hex(32)
     environment = {"LINGBOT_CHECKPOINT": str(checkpoint.resolve()), SECRET_VARIABLE: secret}
-    with ServerProcess(ServerConfig(environment=environment)) as process:
+    with ServerProcess(ServerConfig(environment=environment, start_seconds=3600)) as process:
         return play_on_server(process.grpc, expected, secret)
 
 

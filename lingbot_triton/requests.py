@@ -75,5 +75,9 @@ class Reply(Protocol):
     async def send(self, answer: Answer, *, last: bool) -> None:
         """Send one response; `last` carries the final flag. After the final one, nothing goes."""
 
+    @property
+    def finished(self) -> bool:
+        """Whether the final response went."""
+
     def cancelled(self) -> bool:
         """Whether the client is gone or took the request back."""

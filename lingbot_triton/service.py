@@ -140,12 +140,14 @@ class Service:
             if request.end:
                 await self._end(session, EndReason.END)
         except Exception as error:
-            if isinstance(error, WorldError):
-                self.observer.add(metrics.REJECTIONS, 1, error.code)
-            else:
+            if not isinstance(error, WorldError):
                 log.exception("a request of session %s met an internal error", session.epoch)
-            refusal = answers.refusal(error, chunk_of(request))
-            await reply.send(refusal, last=not request.end)
+            # A commit may fail after the last frames: the next request is told that.
+            if not reply.finished:
+                if isinstance(error, WorldError):
+                    self.observer.add(metrics.REJECTIONS, 1, error.code)
+                refusal = answers.refusal(error, chunk_of(request))
+                await reply.send(refusal, last=not request.end)
         finally:
             del self._replies[reply]
         if request.end:
@@ -157,7 +159,7 @@ class Service:
         refusal = answers.refusal(error, chunk_of(request))
         ends = request.end and not request.starts
         session = self.table.find(request.session_id) if ends else None
-        if session is not None and session.token == request.token and not session.closing:
+        if session is not None and session.owned_by(request.token) and not session.closing:
             await reply.send(refusal, last=False)
             await self._close(session, reply)
         else:
@@ -179,7 +181,8 @@ class Service:
             self.observer.add(metrics.CLOSED, 1, session.end_reason.value)
             self._leave(session)
             line = {"epoch": session.epoch} | answers.summary(session, self.clock())
-            log.info("session ended %s", json.dumps(line))
+            level = logging.WARNING if session.end_reason is EndReason.FAILED else logging.INFO
+            log.log(level, "session ended %s", json.dumps(line))
 
     def _leave(self, session: Session) -> None:
         """Make room for another session, once every worker has let go of this one."""
@@ -191,14 +194,20 @@ class Service:
         """End sessions whose client is gone or silent, and report what is there."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            answers.set_gauges(self.observer, self.table.live)
-            for reply, session in list(self._replies.items()):
-                if reply.cancelled() and session.ending is None:
-                    self._spawn(self._end(session, EndReason.CANCELLED))
-            deadline = self.clock() - self.settings.session_idle_seconds
-            for session in list(self.table.live):
-                if not session.busy and session.ending is None and session.last_activity < deadline:
-                    self._spawn(self._end(session, EndReason.IDLE))
+            try:
+                self._end_abandoned()
+            except Exception:  # nobody would look after sessions any more
+                log.exception("looking after sessions met an internal error")
+
+    def _end_abandoned(self) -> None:
+        answers.set_gauges(self.observer, self.table.live)
+        for reply, session in list(self._replies.items()):
+            if reply.cancelled() and session.ending is None:
+                self._spawn(self._end(session, EndReason.CANCELLED))
+        deadline = self.clock() - self.settings.session_idle_seconds
+        for session in list(self.table.live):
+            if not session.busy and session.ending is None and session.last_activity < deadline:
+                self._spawn(self._end(session, EndReason.IDLE))
 
     async def shut_down(self, grace_seconds: float) -> None:
         """Refuse what is new, give running chunks the grace time, then end every session."""

@@ -91,8 +91,11 @@ class Session:
 
     def authorize(self, token: bytes) -> None:
         """Raise NoSession unless `token` is the one the session was opened with."""
-        if not hmac.compare_digest(self.token, token):
-            raise NoSession(f"no session {self.id!r} with this token")
+        if not self.owned_by(token):
+            raise _no_session(self.id)
+
+    def owned_by(self, token: bytes) -> bool:
+        return hmac.compare_digest(self.token, token)
 
     def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run `work` as a part of this session: it ends with it, and its failure fails it."""
@@ -191,6 +194,11 @@ class Session:
         }
 
 
+def _no_session(session_id: SessionId) -> NoSession:
+    """Who lacks the token does not learn whether there is a session."""
+    return NoSession(f"no session {session_id!r} with this token: it was closed, or never opened")
+
+
 def _settle(
     outcome: asyncio.Future[Result],
     timer: asyncio.TimerHandle | None,
@@ -249,9 +257,9 @@ class SessionTable:
     def _gone(self, session_id: SessionId, token: bytes) -> WorldError:
         failed = self._failed.get(session_id)
         if failed is None:
-            return NoSession(f"no session {session_id!r}: it was closed, or never opened")
+            return _no_session(session_id)
         if not hmac.compare_digest(failed.token, token):
-            return NoSession(f"no session {session_id!r} with this token")
+            return _no_session(session_id)
         return SessionFailed(f"the session has failed: {failed.sentence}")
 
     def add(self, session: Session) -> Session | None:

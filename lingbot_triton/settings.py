@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import PRESETS, find_preset
-from lingbot_triton.protocol import WORKER_SLOTS
+from lingbot_triton.protocol import MOST_SESSIONS, ORCHESTRATOR
 
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-world"
 EMBEDDED_AREA = 64 * 96
@@ -133,9 +133,9 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        if not 1 <= self.max_sessions <= WORKER_SLOTS:
+        if not 1 <= self.max_sessions <= MOST_SESSIONS:
             raise SettingsError(
-                f"max_sessions is {self.max_sessions}; it must be 1 to {WORKER_SLOTS}"
+                f"max_sessions is {self.max_sessions}; it must be 1 to {MOST_SESSIONS}"
             )
         if not 0 <= self.prefetch_depth <= 8:
             raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
@@ -147,10 +147,12 @@ class Settings:
                 raise SettingsError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
                 )
-        for name in ("stage_timeout_seconds", "session_idle_seconds"):
-            if not 0 < getattr(self, name) < 3600:
+        # A session that waits longer would lose its sequence in Triton first.
+        bounds = {"stage_timeout_seconds": 3600, "session_idle_seconds": ORCHESTRATOR.idle_seconds}
+        for name, most in bounds.items():
+            if not 0 < getattr(self, name) < most:
                 raise SettingsError(
-                    f"{name} is {getattr(self, name)}; it must be above 0 and below 3600"
+                    f"{name} is {getattr(self, name)}; it must be above 0 and below {most}"
                 )
         if self.simulated_scale < 0:
             raise SettingsError(f"simulated_scale is {self.simulated_scale}; at least 0 is needed")

@@ -39,7 +39,7 @@ def encode_picture(picture: Picture) -> bytes:
             return data if upright and image.format in SERVED_FORMATS else _png(image)
     except UnidentifiedImageError:
         raise PictureError(f"{name} is not a picture in a known format") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # readers of damaged files and their EXIF raise what they like
         raise PictureError(f"{name} is a damaged or unusable picture: {error}") from error
 
 
@@ -62,5 +62,8 @@ def _read(path: Path) -> tuple[bytes, str]:
 
 def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    ImageOps.exif_transpose(image).convert("RGB").save(buffer, "PNG")
+    upright = ImageOps.exif_transpose(image)
+    if not upright.mode.startswith("I"):  # Pillow clips 16-bit values instead of scaling them
+        upright = upright.convert("RGB")
+    upright.save(buffer, "PNG")
     return buffer.getvalue()

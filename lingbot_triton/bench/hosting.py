@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lingbot_client import WorldClient
+from lingbot_client.picture import default_picture
+
 from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.render import REPOSITORY
-from lingbot_triton.triton.server import ServerConfig
+from lingbot_triton.triton.server import ServerConfig, ServerError
 
 TINY = "tiny"
 """Name of the checkpoint that comes with the package."""
@@ -65,12 +69,29 @@ def serving(
 ) -> Iterator[Target]:
     """The server at `url`, or else a fresh one, which is stopped at the end whatever happens.
 
-    Raises ServerError when the fresh one does not start, or has died meanwhile, and
-    KeyboardInterrupt on every signal that would end this process.
+    Raises ServerError when the fresh one does not start, or has died meanwhile, or when a running
+    one does not compute what `environment` says; and KeyboardInterrupt on every signal that would
+    end this process.
     """
     if url is not None:
+        asyncio.run(_check_kind(url, environment["LINGBOT_SIMULATED"]))
         yield Target(url)
         return
     with foreground(ServerConfig(repository=repository, environment=environment)) as server:
         yield Target(server.grpc, server.metrics, server.output)
         server.check_running()
+
+
+async def _check_kind(url: str, profile: str) -> None:
+    """Raise ServerError where a report would call simulated what computes, or the reverse."""
+    async with (
+        WorldClient(url) as client,
+        client.open_session(default_picture(), "a meadow", chunk_count=1, max_area=64 * 96) as one,
+    ):
+        model, simulated = str(one.ready["model"]), bool(one.ready["simulated"])
+    if simulated and not profile:
+        raise ServerError(f"the server at {url} is {model}: it has no weights, and no --checkpoint")
+    if not simulated and profile:
+        raise ServerError(f"the server at {url} computes with {model}: say so with --checkpoint")
+    if simulated and model != f"simulated {profile}":
+        raise ServerError(f"the server at {url} is {model}, not {profile}: see --profile")

@@ -7,14 +7,19 @@ workers, and so compares prompts, conditions, flows and latents as Triton passes
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lingbot_client import WorldClient
 from numpy.typing import NDArray
+from PIL import Image
 
-from lingbot_triton.regression.expectations import Expectations, Variant
+from lingbot_triton.errors import BadRequest
+from lingbot_triton.options import Geometry
+from lingbot_triton.regression.expectations import ExpectationError, Expectations, Variant
 from lingbot_triton.regression.play import compare_session, conditions_of, play
 from lingbot_triton.regression.remote import RemoteStages
 from lingbot_triton.regression.report import Report, new_report, psnr, ssim
@@ -61,13 +66,31 @@ async def _compare_frames(
             report.measures["repeat.ssim"] = ssim(again, frames)
 
 
+def area_for(geometry: Geometry, picture: bytes) -> int:
+    """The least `max_area` at which this picture's frames have just this size.
+
+    Raises ExpectationError where none does: a server's frames have their picture's aspect ratio.
+    """
+    with Image.open(io.BytesIO(picture)) as image:
+        width, height = image.size
+    least = geometry.height * geometry.width
+    for area in range(least, (geometry.height + 16) * (geometry.width + 16)):
+        with contextlib.suppress(BadRequest):
+            if Geometry.fit(height, width, area) == geometry:
+                return area
+    raise ExpectationError(
+        f"no max_area makes frames of {geometry.width}x{geometry.height} of a picture of "
+        f"{width}x{height}: on a server they have its aspect ratio"
+    )
+
+
 async def _frames(
     client: WorldClient, expectations: Expectations, variant: Variant
 ) -> NDArray[Any]:
     """The session's frames through the orchestrator, [n, H, W, 3]."""
-    geometry = expectations.geometry
-    options = variant.options.differing() | {"max_area": geometry.height * geometry.width}
     picture = (expectations.folder / expectations.session.get("image", "image.png")).read_bytes()
+    area = area_for(expectations.geometry, picture)
+    options = variant.options.differing() | {"max_area": area}
     async with client.open_session(picture, variant.prompt, **options) as session:
         frames = []
         for keys in expectations.keys:

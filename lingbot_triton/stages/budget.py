@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import torch
 
 from lingbot_triton.errors import SessionLimit
 from lingbot_triton.stages.compute import Compute
+from lingbot_triton.world.errors import CheckpointError
+
+log = logging.getLogger(__name__)
 
 GPU_PART = 0.9
 """Part of the GPU's memory left by the weights that sessions may take; the rest is for the work."""
@@ -45,10 +49,11 @@ class MemoryBudget:
 
 
 def measure(device: torch.device) -> int:
-    """What sessions may take of the device's memory, once the weights are there."""
+    """What sessions may take of the device's memory, while this process holds its weights only."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * GPU_PART)
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int((free + kept) * GPU_PART)
     for line in MEMINFO.read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -59,14 +64,18 @@ def measure(device: torch.device) -> int:
 def besides_of(compute: Compute, budget_bytes: int) -> Besides | None:
     """The VAE's memory of a session, where a GPU is measured, which it mostly is on as well.
 
-    A budget that is given is denoise's alone, and so much of the main memory is not measured as
-    to leave room. Raises CheckpointError where the VAE is not there.
+    A budget that is given is denoise's alone, and of the main memory half is left in any case.
+    Where there is no VAE, or nothing to read it with, there is nothing beside.
     """
     if budget_bytes or compute.device.type != "cuda":
         return None
-    from lingbot_triton.world.vae import session_memory  # brings diffusers, seconds of it
+    try:
+        from lingbot_triton.world.vae import session_memory  # brings diffusers, seconds of it
 
-    return session_memory(compute.companions, compute.vae_dtype)
+        return session_memory(compute.companions, compute.vae_dtype)
+    except (ImportError, CheckpointError) as error:
+        log.info("what the VAE takes of a session is not counted: %s", error)
+        return None
 
 
 def ran_out(error: BaseException) -> bool:

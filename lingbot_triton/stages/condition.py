@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.compute import Compute, to_device
@@ -27,6 +27,8 @@ class ConditionState:
     memory: Memory
     picture: torch.Tensor
     """[3, H, W] in [-1, 1]."""
+    settles: bool = True
+    """Whether a condition that repeats is encoded once; else each is encoded, and none shared."""
     key: bytes | None = None
     """What other sessions' conditions are shared under; None where they are not."""
     chunk: int = 0
@@ -56,7 +58,10 @@ class ConditionStage:
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> ConditionState:
-        """From `picture`, uint8 [h, w, 3], and `height` and `width` of the session's frames."""
+        """From `picture`, uint8 [h, w, 3], and `height` and `width` of the session's frames.
+
+        With the option `reuse_steady_condition` off, each condition is really encoded.
+        """
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         picture = arrays["picture"]
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
@@ -68,7 +73,10 @@ class ConditionStage:
         size = (geometry.height, geometry.width)
         fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]
         state = self.open_scaled(fitted)
-        state.key = condition_key(picture, geometry)
+        options = SessionOptions.parse(str(parameters.get("options", "{}")))
+        state.settles = options.reuse_steady_condition
+        if state.settles:
+            state.key = condition_key(picture, geometry)
         return state
 
     @torch.inference_mode()
@@ -119,7 +127,8 @@ class ConditionStage:
         if not state.memory.started:
             return self.encoder.first(state.memory, state.picture)
         geometry = state.geometry
-        return self.encoder.black(state.memory, geometry.height, geometry.width)
+        size = geometry.height, geometry.width
+        return self.encoder.black(state.memory, *size, state.settles)
 
     def commit(self, state: ConditionState) -> None:
         """Nothing: a step leaves no work behind."""

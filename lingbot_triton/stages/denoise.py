@@ -69,6 +69,7 @@ class DenoiseStage:
         self.network = network
         self.device = device
         self.preset = preset
+        self.measures = not budget_bytes
         self.budget = MemoryBudget(budget_bytes or measure(device))
         self.besides = besides
 
@@ -127,6 +128,9 @@ class DenoiseStage:
         needed += chunk_bytes(self.network.config, geometry, itemsize)
         if self.besides is not None:
             needed += self.besides(geometry.height, geometry.width)
+        if self.measures and not self.budget.taken:
+            # Other models may have come to the device since.
+            self.budget.limit = measure(self.device)
         self.budget.take(needed)
         try:
             state = self._open(arrays, options, geometry)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import ssl
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lingbot_triton import protocol
@@ -26,16 +30,43 @@ RELEASE = "release"
 """Parameter of an END that only gives a sequence's slot back to Triton."""
 
 
+TLS = "--grpc-use-ssl"
+MUTUAL_TLS = "--grpc-use-ssl-mutual"
+_CERTIFICATE = "--grpc-server-cert"
+
+
 class AdministrationError(RuntimeError):
     """The orchestrator did not answer, or refused; the message says what it said."""
 
 
-def probe(address: str, secret: str, timeout: float) -> None:
-    """Return if the orchestrator at a gRPC address answers; raises AdministrationError."""
-    _ask(address, [_request(PROBE, secret, uuid.uuid4().hex, starts=True)], timeout)
+@dataclass(frozen=True)
+class Door:
+    """Where to ask: a gRPC address, and the certificate that tritonserver shows there, if any."""
+
+    address: str
+    certificate: Path | None = None
+    mutual: bool = False
+    """Whether nobody is let in without a certificate of his own, which we have not."""
+
+    @classmethod
+    def of(cls, address: str, arguments: Sequence[str]) -> Door:
+        """The door of a tritonserver that was given these arguments."""
+        given = {}
+        for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
+            name, equals, value = argument.partition("=")
+            given[name] = value if equals else following
+        off = ("false", "0", None)
+        certificate = given.get(_CERTIFICATE) if given.get(TLS) not in off else None
+        mutual = given.get(MUTUAL_TLS) not in off
+        return cls(address, Path(certificate) if certificate else None, mutual)
 
 
-def drain(address: str, secret: str, timeout: float, grace: float | None = None) -> None:
+def probe(door: Door, secret: str, timeout: float) -> None:
+    """Return if the orchestrator answers; raises AdministrationError."""
+    _ask(door, [_request(PROBE, secret, uuid.uuid4().hex, starts=True)], timeout)
+
+
+def drain(door: Door, secret: str, timeout: float, grace: float | None = None) -> None:
     """End every session and every sequence, for whose END Triton would wait when it stops.
 
     Chunks under way are given `grace` seconds to finish, None for the setting `drain_seconds`.
@@ -44,9 +75,9 @@ def drain(address: str, secret: str, timeout: float, grace: float | None = None)
     request = _request(DRAIN, secret, uuid.uuid4().hex, starts=True)
     if grace is not None:
         request[GRACE] = {"string_param": str(grace)}
-    (answer,) = _ask(address, [request], timeout)
+    (answer,) = _ask(door, [request], timeout)
     left = answer["sequences"]
-    _ask(address, [_request(RELEASE, secret, sequence_id) for sequence_id in left], timeout)
+    _ask(door, [_request(RELEASE, secret, sequence_id) for sequence_id in left], timeout)
 
 
 def _request(
@@ -62,7 +93,7 @@ def _request(
     }
 
 
-def _ask(address: str, requests: Iterable[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
+def _ask(door: Door, requests: Iterable[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
     """Send requests on one stream; the `info` of each answer."""
     # gRPC's own care for forks is not needed, and complains when the server is started again.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -78,7 +109,7 @@ def _ask(address: str, requests: Iterable[dict[str, Any]], timeout: float) -> li
 
     answers = []
     try:
-        with grpc.insecure_channel(address) as channel:
+        with _channel(door, timeout) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for response in stub.ModelStreamInfer(messages(), timeout=timeout):
                 if response.error_message:
@@ -89,6 +120,32 @@ def _ask(address: str, requests: Iterable[dict[str, Any]], timeout: float) -> li
     except grpc.RpcError as error:
         raise AdministrationError(f"{error.code().name}: {error.details()}") from None
     return answers
+
+
+def _channel(door: Door, timeout: float) -> Any:
+    """A channel that trusts the server's own certificate, whatever name and authority it has."""
+    import grpc
+
+    if door.certificate is None:
+        return grpc.insecure_channel(door.address)
+    try:
+        context = ssl.create_default_context(cafile=str(door.certificate))
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
+        context.set_alpn_protocols(["h2"])
+        host, _, port = door.address.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), timeout) as plain,
+            context.wrap_socket(plain) as encrypted,
+        ):
+            shown: Any = encrypted.getpeercert()
+        names = [name for _, name in shown.get("subjectAltName", ())]
+        names += [value for ((key, value),) in shown["subject"] if key == "commonName"]
+        credentials = grpc.ssl_channel_credentials(door.certificate.read_bytes())
+    except OSError as error:
+        raise AdministrationError(f"TLS with {door.certificate}: {error}") from None
+    options = [("grpc.ssl_target_name_override", names[0])] if names else []
+    return grpc.secure_channel(door.address, credentials, options)
 
 
 def _info(outputs: dict[str, bytes]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
 from lingbot_triton.answers import refusal
-from lingbot_triton.errors import BadRequest
+from lingbot_triton.errors import BadRequest, StageFailed
 from lingbot_triton.picture import load_picture
 from lingbot_triton.pipeline import Pipeline
 from lingbot_triton.requests import CLOSED, Answer
@@ -162,11 +162,17 @@ class TritonReply:
                 log.exception("a response could not be sent")
                 if last:
                     self._sender.send(flags=flags)
+                elif answer.frames is not None and not self._sender.is_cancelled():
+                    raise StageFailed("frames could not be sent") from None
             finally:
                 if last:
                     # Triton does not unload the model while a sender is alive, and a failure's
                     # traceback may keep this reply for long.
                     self._sender = None
+
+    @property
+    def finished(self) -> bool:
+        return self._finished
 
     def cancelled(self) -> bool:
         """Asking after the final response, or during it, kills the whole server."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lingbot_triton.protocol import MODELS, ORCHESTRATOR, ModelSpec
+from lingbot_triton.protocol import DENOISE_MODEL, MODELS, ORCHESTRATOR, ModelSpec
 from lingbot_triton.settings import Settings, SettingsError
 
 MAXIMUM_COUNT = 64
@@ -83,6 +83,7 @@ def parse(text: str) -> Placement:
             raise PlacementError(f"{name!r} is no model's table; models: {', '.join(specs)}")
     placement = {name: _place(specs[name], table) for name, table in tables.items()}
     _check_slots(placement)
+    _check_defaults(placement)
     return placement
 
 
@@ -140,6 +141,21 @@ def _settings(spec: ModelSpec, given: dict[str, Any]) -> dict[str, str]:
     except SettingsError as error:
         raise PlacementError(f"[{spec.name}] {error}") from None
     return settings
+
+
+def _check_defaults(placement: Placement) -> None:
+    """The orchestrator fills in what sessions leave out, and denoise is prepared for it."""
+    orchestrator, denoise = (
+        Settings.load(placement.get(spec.name, DEFAULT).settings, environ={})
+        for spec in (ORCHESTRATOR, DENOISE_MODEL)
+    )
+    for name in ("preset", "max_area"):
+        theirs = getattr(orchestrator, name), getattr(denoise, name)
+        if theirs[0] != theirs[1]:
+            raise PlacementError(
+                f"[{ORCHESTRATOR.name}] has {name} {theirs[0]!r}, [{DENOISE_MODEL.name}] "
+                f"{theirs[1]!r}; both need the same"
+            )
 
 
 def _check_slots(placement: Placement) -> None:

@@ -63,7 +63,7 @@ def _remove_stale(folder: Path) -> None:
             continue
         try:
             alive = _identity(int(pid)) == path.name
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             alive = False
         if not alive:
             path.unlink(missing_ok=True)

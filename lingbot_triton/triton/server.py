@@ -104,6 +104,8 @@ class ServerProcess:
         """What the models know each other by, and who started them; see `secret.py`."""
         self.admin_key = secrets.token_hex(16)
         """Value of the header `lingbot-admin` that opens `CLOSED_PROTOCOLS`."""
+        self.door = administration.Door.of(self.grpc, config.arguments)
+        """Where the orchestrator is asked."""
         self.echo = config.echo
         self._tail: deque[str] = deque(maxlen=400)
         self._process: subprocess.Popen[str] | None = None
@@ -259,7 +261,7 @@ class ServerProcess:
     def _drain(self, timeout: float, chunk_grace: float) -> None:
         if ORCHESTRATOR.name in self.model_processes():
             with contextlib.suppress(administration.AdministrationError):
-                administration.drain(self.grpc, self.secret, timeout, chunk_grace)
+                administration.drain(self.door, self.secret, timeout, chunk_grace)
         # Triton does not unload the orchestrator while clients have streams open, and waits.
         hang_up(self.pid, int(self.grpc.rpartition(":")[2]))
 

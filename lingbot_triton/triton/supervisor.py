@@ -28,8 +28,6 @@ RESTART_DELAYS = (0.0, 1.0, 5.0, 20.0, 60.0)
 STABLE_SECONDS = 300.0
 """A server that served for so long was well: its loss counts as the first again."""
 
-TLS = "--grpc-use-ssl"
-
 
 def keep_serving(config: ServerConfig, tell: Callable[[ServerProcess], None]) -> NoReturn:
     """Run a server for ever; `tell` is called each time one is ready.
@@ -102,25 +100,27 @@ def _warnings_shown(server: ServerProcess) -> Iterator[None]:
 def probing(server: ServerProcess) -> Iterator[Callable[[], float]]:
     """Asks the orchestrator for an answer again and again; gives the time of the last one.
 
-    Behind TLS nobody is asked: the certificate's name and authorities are not known here.
+    Behind mutual TLS nobody is asked. Behind TLS silence counts once there was an answer: a chain
+    of certificates may be one that this process does not trust.
     """
+    door = server.door
     answered = time.monotonic()
+    heard = door.certificate is None and not door.mutual
     stop = Event()
-    asks = not any(argument.startswith(TLS) for argument in server.config.arguments)
 
     def ask() -> None:
-        nonlocal answered
+        nonlocal answered, heard
         while not stop.wait(PROBE_SECONDS):
             try:
-                administration.probe(server.grpc, server.secret, timeout=SILENCE_SECONDS / 3)
+                administration.probe(door, server.secret, timeout=SILENCE_SECONDS / 3)
             except administration.AdministrationError as error:
                 log.warning("the orchestrator does not answer: %s", error)
             else:
-                answered = time.monotonic()
+                answered, heard = time.monotonic(), True
 
-    if asks:
+    if not door.mutual:
         Thread(target=ask, name="probe", daemon=True).start()
     try:
-        yield lambda: answered if asks else time.monotonic()
+        yield lambda: answered if heard else time.monotonic()
     finally:
         stop.set()

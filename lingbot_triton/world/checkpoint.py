@@ -26,13 +26,13 @@ DtypeOf = Callable[[str], torch.dtype]
 """The dtype a weight of this name is wanted in."""
 
 _TRANSFORMER = ("lingbot_world_fast", "transformer", ".")
-_VAE = ("Wan2.1_VAE.pth", "Wan2.1_VAE.safetensors", "vae")
+_VAE = ("Wan2.1_VAE.pth", "Wan2.1_VAE.safetensors", "vae/config.json")
 _TEXT_ENCODER = (
     "models_t5_umt5-xxl-enc-bf16.pth",
     "models_t5_umt5-xxl-enc-bf16.safetensors",
-    "text_encoder",
+    "text_encoder/config.json",
 )
-_TOKENIZER = ("google/umt5-xxl", "tokenizer")
+_TOKENIZER = ("google/umt5-xxl/tokenizer.json", "tokenizer/tokenizer.json")
 _NAMED_MOST = 5
 _APART = "; where it lies apart from the transformer, LINGBOT_COMPANIONS names its folder"
 
@@ -44,17 +44,22 @@ def find_transformer(root: Path) -> Path:
 
 def find_vae(root: Path) -> Path:
     """The native weight file, or the folder of a diffusers AutoencoderKLWan."""
-    return _find(root, "VAE", _VAE, _APART)
+    return _folder_of(_find(root, "VAE", _VAE, _APART))
 
 
 def find_text_encoder(root: Path) -> Path:
     """The native weight file, or the folder of a transformers UMT5EncoderModel."""
-    return _find(root, "text encoder", _TEXT_ENCODER, _APART)
+    return _folder_of(_find(root, "text encoder", _TEXT_ENCODER, _APART))
 
 
 def find_tokenizer(root: Path) -> Path:
     """The folder with tokenizer.json and tokenizer_config.json."""
-    return _find(root, "tokenizer", _TOKENIZER, _APART)
+    return _find(root, "tokenizer", _TOKENIZER, _APART).parent
+
+
+def _folder_of(path: Path) -> Path:
+    """Weights in one file are found by that, those of a folder by its config."""
+    return path.parent if path.name == "config.json" else path
 
 
 def _find(root: Path, what: str, candidates: Iterable[str], hint: str = "") -> Path:
@@ -103,9 +108,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    """Every weight's shape, from the files' headers alone."""
+    """Every weight's shape, from the files' headers alone, or mapped."""
     found: dict[str, tuple[int, ...]] = {}
     for path in files:
+        if path.suffix != ".safetensors":
+            found |= {name: tuple(weight.shape) for name, weight in read(path, torch.device("cpu"))}
+            continue
         with _open(path, "cpu") as shard:
             for name in shard.keys():  # noqa: SIM118
                 found[name] = tuple(shard.get_slice(name).get_shape())

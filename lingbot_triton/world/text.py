@@ -81,7 +81,7 @@ class TextEncoder:
 
 def _load_encoder(path: Path, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
     if path.is_dir():
-        config = UMT5Config.from_pretrained(path)
+        config = UMT5Config.from_dict(checkpoint.read_json(path / "config.json"))
         files = checkpoint.weight_files(path)
     else:
         files = [path]

@@ -53,12 +53,13 @@ class Encoder:
         memory.started = True
         return self.encode(memory, picture.unsqueeze(1))
 
-    def black(self, memory: Memory, height: int, width: int) -> torch.Tensor:
+    def black(self, memory: Memory, height: int, width: int, settles: bool = True) -> torch.Tensor:
         """The latent [16, 1, h, w] of the next four frames, all zeros, of H x W pixels.
 
         The encoder computes a function of its memory and these constant frames. So when a call
         leaves the memory bit for bit as it was, every later call must return the same bits: the
-        latent is kept, the memory given up, and nothing is encoded any more.
+        latent is kept, the memory given up, and nothing is encoded any more. Without `settles`
+        it goes on encoding all the same, for comparison.
         """
         if memory.fixed is not None:
             return memory.fixed
@@ -66,7 +67,7 @@ class Encoder:
         weight = self.project.weight
         frames = weight.new_zeros(3, VIDEO_FRAMES_PER_LATENT, height, width)
         latent = self.encode(memory, frames)
-        if _same_bits(before, memory.features):
+        if settles and _same_bits(before, memory.features):
             memory.fixed = latent
             memory.features = []
         return latent
@@ -147,7 +148,7 @@ def skeleton(root: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
     """
     path = checkpoint.find_vae(root)
     if path.is_dir():
-        config = AutoencoderKLWan.load_config(path)
+        config = checkpoint.read_json(path / "config.json")
         weights = {
             name: tensor
             for file in checkpoint.weight_files(path)

@@ -77,6 +77,12 @@ def test_latency_measures_a_running_server(shared_server: StartServer, tmp_path:
     )
     assert report["errors"] == []
     assert server.grpc in report["about"]["server"]
+    command = [sys.executable, "-m", "lingbot_triton.bench", "latency", "--url", server.grpc]
+    done = subprocess.run(
+        [*command, "--checkpoint", "tiny"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"is simulated {PROFILE}: it has no weights, and no --checkpoint" in done.stderr
 
 
 def test_latency_computes_with_the_tiny_checkpoint(tmp_path: Path) -> None:

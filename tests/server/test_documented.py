@@ -16,6 +16,7 @@ from lingbot_client.picture import default_picture, encode_picture
 from lingbot_triton import reference_text
 from lingbot_triton.metrics import METRICS, WORKER_STATES, Kind
 from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, picture
@@ -45,10 +46,13 @@ def run(server: ServerProcess, document: str, folder: Path) -> str:
     ).stdout
 
 
-def health(address: str) -> tuple[int, str]:
+def health(grpc: str, metrics: str) -> tuple[int, str]:
     """Exit code and words of the image's health check."""
     done = subprocess.run(
-        [sys.executable, str(HEALTHCHECK), address], capture_output=True, text=True, check=False
+        [sys.executable, str(HEALTHCHECK), grpc, metrics],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout
 
@@ -81,22 +85,23 @@ def test_info_has_the_keys_that_are_documented(server: ServerProcess) -> None:
 
 
 def test_the_health_check_plays_and_tells(server: ServerProcess) -> None:
-    assert health(server.grpc) == (0, "healthy: 9 frames of 96x64\n")
+    assert health(server.grpc, server.metrics) == (0, "healthy: 9 frames of 96x64\n")
 
 
-def test_a_full_server_is_healthy(own_server: StartServer) -> None:
+def test_a_full_server_is_healthy_and_nobody_is_refused(own_server: StartServer) -> None:
     full = own_server(simulated="seed-4xh100", simulated_scale=0.01, max_sessions=1)
 
     async def scenario() -> tuple[int, str]:
         async with WorldClient(full.grpc) as client, client.open_session(picture(), PROMPT):
-            return await asyncio.to_thread(health, full.grpc)
+            return await asyncio.to_thread(health, full.grpc, full.metrics)
 
-    code, words = asyncio.run(scenario())
-    assert (code, words.partition(":")[0]) == (0, "full")
+    told = "healthy: sessions are open, and the orchestrator answers\n"
+    assert asyncio.run(scenario()) == (0, told)
+    assert scrape(full.metrics)['lingbot_rejections_total{code="SESSION_LIMIT"}'] == 0
 
 
 def test_a_server_that_is_not_there_is_unhealthy() -> None:
-    code, words = health("127.0.0.1:1")
+    code, words = health("127.0.0.1:1", "127.0.0.1:1")
     assert (code, words.partition(":")[0]) == (1, "unhealthy")
 
 

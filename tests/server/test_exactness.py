@@ -16,7 +16,8 @@ from tests.server.play import picture, play, video
 
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
-    return shared_server()
+    """Without the cache of conditions, or sessions would only repeat the first one's."""
+    return shared_server(condition_cache_bytes=0)
 
 
 @pytest.fixture(scope="module")
@@ -99,24 +100,24 @@ def test_a_long_session_stops_encoding_when_the_condition_is_constant(
     keys = ["w", "", "l", "a"] * 10
     small = {"kv_window_frames": 6, "max_area": 32 * 32}
 
+    async def whole(client: WorldClient, **options: Any) -> tuple[Any, dict[str, Any]]:
+        options |= small
+        async with client.open_session(picture(32, 32), "a hill", **options) as session:
+            frames = []
+            for held in keys:
+                await session.send(held)
+                frames.append((await session.next_chunk()).frames)
+        assert session.summary is not None
+        return np.concatenate(frames), session.summary
+
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
-            async with client.open_session(picture(32, 32), "a hill", **small) as session:
-                frames = []
-                for held in keys:
-                    await session.send(held)
-                    frames.append((await session.next_chunk()).frames)
-            assert session.summary is not None
-            assert session.summary["condition_calls"] <= 11
-            assert session.summary["steady_chunks"] >= 29
-            encoded_all = await play(
-                client,
-                keys,
-                image=picture(32, 32),
-                prompt="a hill",
-                reuse_steady_condition=False,
-                **small,
-            )
-        np.testing.assert_array_equal(np.concatenate(frames), video(encoded_all))
+            frames, summary = await whole(client)
+            assert summary["condition_calls"] <= 11
+            assert summary["steady_chunks"] >= 29
+            encoded_all, summary = await whole(client, reuse_steady_condition=False)
+            assert summary["condition_calls"] >= 40
+            assert summary["steady_chunks"] == 0
+        np.testing.assert_array_equal(frames, encoded_all)
 
     asyncio.run(scenario())

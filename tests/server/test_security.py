@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lingbot_client import TLS, WorldClient, errors
+from lingbot_client import TLS, WorldClient, WorldSession, errors
 from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
@@ -22,7 +22,7 @@ from lingbot_triton.triton import administration
 from lingbot_triton.triton.administration import AdministrationError
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
-from lingbot_triton.triton.server import ServerConfig, ServerProcess
+from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
 from lingbot_triton.triton.system import free_ports, session_members, wait_until_gone
 from tests.server.conftest import StartConfigured, StartServer
 from tests.server.play import PROMPT, picture, play, sessions
@@ -93,6 +93,23 @@ def _attack(server: ServerProcess, session_id: str) -> None:
                     assert f"{model} is internal: call the orchestrator" in message
 
 
+def test_who_is_refused_by_workers_takes_no_place_from_sessions(server: ServerProcess) -> None:
+    """Without END Triton keeps a sequence's slot, whatever the worker answers."""
+    with InferenceServerClient(server.grpc) as client:
+        for number in range(100):
+            for model in WORKERS:
+                sequence = {"sequence_id": f"x{number}", "sequence_start": True}
+                assert f"{model} is internal" in _call_worker(
+                    client, model, "guess", {"op": "open"}, **sequence
+                )
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            assert len(await play(client, ["w"], **SMALL)) == 1
+
+    asyncio.run(scenario())
+
+
 def test_nobody_steers_or_ends_the_session_of_another(server: ServerProcess) -> None:
     """Triton itself ends a sequence for anybody; the client library goes on all the same."""
 
@@ -127,8 +144,8 @@ def test_only_who_started_the_server_may_end_all_sessions(server: ServerProcess)
         ):
             for ask in (administration.drain, administration.probe):
                 with pytest.raises(AdministrationError, match=r"BAD_REQUEST: .* server's secret"):
-                    await asyncio.to_thread(ask, server.grpc, "guess", 10.0)
-            await asyncio.to_thread(administration.probe, server.grpc, server.secret, 10.0)
+                    await asyncio.to_thread(ask, server.door, "guess", 10.0)
+            await asyncio.to_thread(administration.probe, server.door, server.secret, 10.0)
             await session.send("w")
             assert len((await session.next_chunk()).frames) == 9
 
@@ -149,7 +166,7 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
     told = str(asyncio.run(scenario()))
     with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
         told += page.read().decode()
-    administration.probe(server.grpc, server.secret, 10.0)
+    administration.probe(server.door, server.secret, 10.0)
     server.stop()
     assert server.config.log is not None
     log = server.config.log.read_text()
@@ -227,6 +244,13 @@ def test_the_workers_obey_an_orchestrator_that_was_loaded_anew(plain: tuple[str,
         assert "prompt is internal" in _call_worker(client, "prompt")
 
 
+async def _steer(session: WorldSession) -> None:
+    """On and on, until the session ends."""
+    while True:
+        await session.send("w")
+        await session.next_chunk()
+
+
 def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     subprocess.run(
@@ -256,5 +280,15 @@ def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path:
                 with pytest.raises(errors.ConnectionFailed):
                     await play(client, ["w"], **SMALL)
 
+        assert sessions(server) == 0
+        # Whoever started it reaches it behind its own certificate, and so it stops gracefully.
+        administration.probe(server.door, server.secret, 10.0)
+        async with WorldClient(address, tls=TLS(root_certificates=certificate)) as client:
+            session = client.open_session(picture(), PROMPT, **SMALL)
+            await session.open()
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            with pytest.raises(errors.ShuttingDown):
+                await _steer(session)
+            assert await stopping == Leftovers()
+
     asyncio.run(scenario())
-    assert sessions(server) == 0

@@ -149,6 +149,27 @@ def test_sessions_on_another_process_go_on_and_the_reload_waits_for_them() -> No
     run(scenario())
 
 
+def test_the_other_process_dies_too_while_its_sessions_are_waited_for() -> None:
+    async def scenario() -> None:
+        stages = Mortals(processes=2)
+        house = _house(stages)
+        for session_id in (1, 2):
+            await house.send(session_id, start=True, chunk=0).done()
+        await asyncio.sleep(30)
+        stages.kill("denoise")
+        assert await house.send(1, chunk=1).done() == ["STAGE_FAILED"]
+        await asyncio.sleep(10)
+        assert stages.reloads == []
+        stages.kill("denoise", 1)
+        await asyncio.sleep(15)  # session 2 says nothing, and is not waited for
+        assert stages.reloads == ["denoise"]
+        assert await house.send(2, chunk=1).done() == ["SESSION_FAILED"]
+        assert await house.send(3, start=True, chunk=0).done() == ["READY"] + ["FRAMES"] * 3
+        await house.idle()
+
+    run(scenario())
+
+
 def test_without_explicit_control_new_sessions_are_told_why() -> None:
     async def scenario() -> None:
         stages = Mortals(explicit=False)

@@ -99,6 +99,20 @@ def test_a_failing_stage_ends_its_session_only(call: tuple[str, int]) -> None:
     run(scenario())
 
 
+def test_a_commit_that_fails_after_the_last_frames_fails_the_session_and_not_the_chunk() -> None:
+    async def scenario() -> None:
+        house = House()
+        house.stages.costs = {"condition": 0.1, "denoise": 1, "commit": 9, "decode": 0.2}
+        house.stages.fail_on = ("commit", 0)
+        assert await house.send(1, start=True, chunk=0).done() == ["READY"] + ["FRAMES"] * 3
+        waiting = house.send(1, chunk=1)
+        assert await waiting.done() == ["STAGE_FAILED"]
+        assert await house.send(1, chunk=2).done() == ["SESSION_FAILED"]
+        await house.idle()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("stage", ["prompt", "condition", "denoise", "decode"])
 def test_a_failing_opening_releases_what_was_opened(stage: str) -> None:
     async def scenario() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -79,6 +80,20 @@ def test_half_a_picture_is_refused(kind: str) -> None:
     data = encode(default_picture(), kind)
     with pytest.raises(PictureError, match="damaged"):
         encode_picture(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_a_picture_with_damaged_notes_is_refused_and_no_riddle(kind: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(buffer, kind, exif=b"II*\0\0")
+    with contextlib.suppress(PictureError):  # nothing else comes, from any version of Pillow
+        assert encode_picture(buffer.getvalue()).startswith((b"\x89PNG", b"RIFF"))
+
+
+def test_sixteen_bits_of_grey_keep_their_brightness() -> None:
+    grey = Image.fromarray(np.full((32, 32), 30_000, np.uint16))
+    with Image.open(io.BytesIO(encode_picture(grey))) as sent:
+        assert np.asarray(sent).max() == 30_000  # the server scales them
 
 
 def test_the_default_picture_is_a_scene_of_the_tiny_world_that_no_training_saw() -> None:

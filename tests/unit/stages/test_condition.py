@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lingbot_triton.errors import BadRequest
+from lingbot_triton.options import SessionOptions
 
 SIZE = {"height": 16, "width": 32}
 
@@ -68,3 +69,24 @@ def test_closing_drops_the_memory(condition_stage, picture):
     assert state.memory.features
     condition_stage.close(state)
     assert state.memory.features == []
+
+
+def test_for_comparison_every_condition_is_really_encoded(condition_stage, picture, monkeypatch):
+    encoder, groups = condition_stage.encoder, []
+    encode = encoder.encode
+
+    def counted(memory, frames):
+        groups.append(frames.shape[1])
+        return encode(memory, frames)
+
+    state = condition_stage.open({"picture": picture}, SIZE)
+    shared = [condition_stage.step(state, {}, {}) for _ in range(13)]
+    monkeypatch.setattr(encoder, "encode", counted)
+    options = SessionOptions(reuse_steady_condition=False).to_json()
+    state = condition_stage.open({"picture": picture}, SIZE | {"options": options})
+    own = [condition_stage.step(state, {}, {}) for _ in range(13)]
+    assert groups == [1] + [4] * (13 * 3 - 1)
+    assert shared[-1]["steady"][0]
+    for one, other in zip(shared, own, strict=True):
+        assert not other["steady"][0]
+        assert one["condition"].tobytes() == other["condition"].tobytes()

@@ -64,6 +64,11 @@ def test_text_is_quoted_for_triton() -> None:
             "[orchestrator]\nmax_sessions = 9\n[denoise]\ncount = 2\nslots = 4",
             r"\[denoise\] has 8 slots in 2 instances; max_sessions of \[orchestrator\] is 9",
         ),
+        (
+            '[denoise]\npreset = "window15"',
+            r"\[orchestrator\] has preset 'fast', \[denoise\] 'window15'; both need the same",
+        ),
+        ("[orchestrator]\nmax_area = 6144", r"\[denoise\] 0; both need the same"),
     ],
 )
 def test_what_cannot_be_used_is_refused(text: str, sentence: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from lingbot_triton.triton import supervisor
-from lingbot_triton.triton.administration import AdministrationError
+from lingbot_triton.triton.administration import AdministrationError, Door
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.triton.supervisor import RESTART_DELAYS, SILENCE_SECONDS, STABLE_SECONDS
 
@@ -94,7 +95,8 @@ class Watched:
 
     def __init__(self, *arguments: str) -> None:
         self.config = ServerConfig(arguments=arguments)
-        self.grpc, self.secret, self.echo = "127.0.0.1:1", "secret", False
+        self.secret, self.echo = "secret", False
+        self.door = Door.of("127.0.0.1:1", arguments)
         self.models = {"orchestrator": 1}
 
     def model_processes(self) -> dict[str, int]:
@@ -144,27 +146,67 @@ def test_a_server_whose_orchestrator_dies_is_lost(monkeypatch: pytest.MonkeyPatc
         _watch(monkeypatch, server, answers=True)
 
 
-@pytest.mark.parametrize("tls", [False, True])
-def test_probes_go_on_until_the_end_and_never_behind_tls(
-    monkeypatch: pytest.MonkeyPatch, tls: bool
+@pytest.mark.parametrize("mutual", [False, True])
+def test_probes_go_on_until_the_end_and_never_behind_mutual_tls(
+    monkeypatch: pytest.MonkeyPatch, mutual: bool
 ) -> None:
     asked: list[str] = []
 
-    def probe(address: str, secret: str, timeout: float) -> None:
+    def probe(door: Door, secret: str, timeout: float) -> None:
         asked.append(secret)
         if len(asked) == 1:
             raise AdministrationError("busy")
 
     monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(supervisor.administration, "probe", probe)
-    server: Any = Watched(*["--grpc-use-ssl=true"] * tls)
+    server: Any = Watched(*["--grpc-use-ssl-mutual=true"] * mutual)
     with supervisor.probing(server) as last_answer:
         first = last_answer()
         for _ in range(1000):
             if len(asked) >= 3:
                 break
-            if tls and last_answer() > first:
+            if mutual and last_answer() > first:
                 break
             supervisor.time.sleep(0.01)
         assert last_answer() > first
-    assert asked == [] if tls else set(asked) == {"secret"}
+    assert asked == [] if mutual else set(asked) == {"secret"}
+
+
+def test_behind_tls_silence_counts_once_there_was_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([False, False, True, False])
+
+    def probe(door: Door, secret: str, timeout: float) -> None:
+        assert door.certificate is not None
+        if not next(answers, False):
+            raise AdministrationError("not trusted")
+
+    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor.administration, "probe", probe)
+    server: Any = Watched("--grpc-use-ssl=true", "--grpc-server-cert", "/c.pem")
+    with supervisor.probing(server) as last_answer:
+        moments = [last_answer()]
+        while moments[-1] not in moments[:-1]:  # as yet it is always now
+            supervisor.time.sleep(0.005)
+            moments.append(last_answer())
+        supervisor.time.sleep(0.05)
+        assert last_answer() == moments[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "certificate", "mutual"),
+    [
+        ((), None, False),
+        (("--grpc-server-cert=/c.pem",), None, False),
+        (("--grpc-use-ssl", "true", "--grpc-server-cert=/c.pem"), "/c.pem", False),
+        (("--grpc-use-ssl=1", "--grpc-server-cert", "/c.pem"), "/c.pem", False),
+        (("--grpc-use-ssl=false", "--grpc-server-cert", "/c.pem"), None, False),
+        (("--grpc-use-ssl-mutual=true", "--grpc-use-ssl=true"), None, True),
+    ],
+)
+def test_the_door_is_read_from_tritons_arguments(
+    arguments: tuple[str, ...], certificate: str | None, mutual: bool
+) -> None:
+    expected = Path(certificate) if certificate else None
+    assert Door.of("127.0.0.1:1", arguments) == Door("127.0.0.1:1", expected, mutual)
