@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,18 +59,23 @@ def chunks_to_play(options: SessionOptions) -> int:
 def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) -> None:
     """Whole sessions: of the usual size until the window is full, of another one for a chunk.
 
-    A session that this GPU has no memory for is told, and is no error: smaller ones may fit.
+    Where there is no memory for that, one with the smallest window is played, which computes with
+    the same kernels. If even that does not fit it is told, and is no error.
     """
     started = time.monotonic()
     usual, other = geometries(options.max_area)
-    try:
-        _play_denoise(stage, text_dim, options, usual, chunks_to_play(options))
-        _play_denoise(stage, text_dim, options, other, 1)
-    except Exception as error:
-        if not (isinstance(error, SessionLimit) or ran_out(error)):
-            raise
-        log.warning("the warm-up of denoise was cut short: %s", error)
-    log.info("denoise is warm after %.1f s", time.monotonic() - started)
+    least = replace(options, kv_window_frames=2 * CHUNK_LATENT_FRAMES, kv_sink_frames=0)
+    for played in (options, least):
+        try:
+            _play_denoise(stage, text_dim, played, usual, chunks_to_play(played))
+            _play_denoise(stage, text_dim, played, other, 1)
+        except Exception as error:
+            if not (isinstance(error, SessionLimit) or ran_out(error)):
+                raise
+            log.warning("the warm-up of denoise was cut short: %s", error)
+        else:
+            log.info("denoise is warm after %.1f s", time.monotonic() - started)
+            return
 
 
 def _play_denoise(

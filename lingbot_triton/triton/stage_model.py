@@ -58,6 +58,7 @@ class WorkerModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
+        parameters: dict[str, Any] = {}
         try:
             parameters = json.loads(request.parameters() or "{}")
             self._check_secret(str(parameters.pop(protocol.SECRET, "")).encode())
@@ -67,7 +68,8 @@ class WorkerModel:
             return pb_utils.InferenceResponse(error=to_triton_error(error))
         except Exception as error:
             log.exception("a request failed")
-            failure = StageFailed(f"{self.stage} failed: {type(error).__name__}")
+            work = f"{self.stage} (commit)" if parameters.get("op") == "commit" else self.stage
+            failure = StageFailed(f"{work} failed: {type(error).__name__}")
             return pb_utils.InferenceResponse(error=to_triton_error(failure))
 
     def _check_secret(self, given: bytes) -> None:

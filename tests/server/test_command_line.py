@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import av
+from PIL import Image
 
+from lingbot_triton.triton.server import SHARED_MEMORY
+from lingbot_triton.triton.system import port_is_free
 from tests.server.conftest import StartServer
 
 
@@ -31,6 +35,29 @@ def test_play_writes_what_the_server_sends(shared_server: StartServer, tmp_path:
         assert (stream.width, stream.height, stream.average_rate) == (96, 64, 16)
         assert sum(1 for _ in video.decode(stream)) == 9 + 12 + 12
     assert sheet.stat().st_size > 1000
+
+
+def test_the_demo_plays_on_a_server_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
+    before = set(SHARED_MEMORY.iterdir())
+    command = [sys.executable, "-m", "lingbot_triton.demo", "--chunks=2", f"--out={tmp_path}"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        shown, errors = program.communicate(timeout=120)
+    assert program.returncode == 0, errors
+    for word in ("keys", "frames", "condition", "demo.mp4"):
+        assert word in shown + errors
+    with av.open(str(tmp_path / "demo.mp4")) as video:
+        stream = video.streams.video[0]
+        assert stream.average_rate == 16
+        assert sum(1 for _ in video.decode(stream)) == 9 + 12
+    with Image.open(tmp_path / "demo.png") as sheet:
+        assert sheet.width > 96
+    grpc = re.search(r"grpc (\S+)", errors)
+    assert grpc is not None
+    host, _, port = grpc[1].rpartition(":")
+    assert port_is_free(host, int(port))
+    assert not {path for path in set(SHARED_MEMORY.iterdir()) - before if path.exists()}
 
 
 def test_info_names_the_models(shared_server: StartServer) -> None:

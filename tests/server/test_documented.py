@@ -16,7 +16,7 @@ from lingbot_client.picture import default_picture, encode_picture
 from lingbot_triton import reference_text
 from lingbot_triton.metrics import METRICS, WORKER_STATES, Kind
 from lingbot_triton.triton.render import REPOSITORY
-from lingbot_triton.triton.scrape import scrape
+from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, picture
@@ -82,6 +82,27 @@ def test_info_has_the_keys_that_are_documented(server: ServerProcess) -> None:
             assert set(session.summary) == set(reference_text.CLOSED_INFO)
 
     asyncio.run(scenario())
+
+
+def test_perf_analyzer_by_hand_plays_whole_sessions(server: ServerProcess, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    (play_it,) = (block for block in blocks if "perf_analyzer" in block)
+    (make_data,) = (block for block in blocks if "load_data" in block)
+    before = scrape(server.metrics)
+    script = make_data + play_it.replace("localhost:8001", server.grpc).replace("200", "24")
+    done = subprocess.run(
+        ["bash", "-ec", script.replace("controls.json", str(tmp_path / "controls.json"))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Throughput" in done.stdout
+    risen = {name: value - before[name] for name, value in scrape(server.metrics).items()}
+    assert risen["lingbot_chunks_total"] >= 10
+    assert total(risen, "lingbot_rejections_total") == 0
 
 
 def test_the_health_check_plays_and_tells(server: ServerProcess) -> None:

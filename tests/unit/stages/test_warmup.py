@@ -64,6 +64,24 @@ def test_without_memory_for_it_the_warm_up_is_cut_short(caplog):
     assert "cut short: the session needs 9 MiB" in caplog.text
 
 
+def test_where_the_whole_session_does_not_fit_the_smallest_window_is_warmed(denoise_stage, caplog):
+    opened = []
+
+    class Small:
+        step, commit, close = denoise_stage.step, denoise_stage.commit, denoise_stage.close
+
+        def open(self, arrays, parameters):
+            options = SessionOptions.parse(parameters["options"])
+            if not options.endless:
+                raise SessionLimit("the session needs 29 GiB")
+            opened.append(options.cache_latent_frames)
+            return denoise_stage.open(arrays, parameters)
+
+    warmup.warm_denoise(Small(), 64, SessionOptions(max_area=SMALL))
+    assert opened == [6, 6]  # of two sizes
+    assert "cut short: the session needs 29 GiB" in caplog.text
+
+
 def test_what_fails_in_a_warm_up_fails_the_load():
     class Broken:
         def open(self, arrays, parameters):
