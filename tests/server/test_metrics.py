@@ -41,6 +41,7 @@ LABELS = {
     "lingbot_rejections_total": set(BY_CODE),
     "lingbot_stage_seconds": STAGES,
     "lingbot_worker_restarts_total": {"prompt", "condition", "denoise", "decode"},
+    "lingbot_stage_away": {"prompt", "condition", "denoise", "decode"},
     "lingbot_worker_states": {"condition_0_0", "denoise_0_0", "decode_0_0"},
 }
 """Every label's values: they are few, and no client can add to them."""
