@@ -154,6 +154,11 @@ def _ratios(found: Figures, base: Figures | Limits) -> dict[str, float]:
             ratios[field] = getattr(found, field).mean / bottom if bottom else float("nan")
     rate = base.compute_fps
     ratios["compute_fps"] = found.compute_fps / rate if rate else float("nan")
+    if isinstance(base, Limits):
+        factor = base.period / 1000 / SECONDS_PER_CHUNK
+    else:
+        factor = base.real_time_factor
+    ratios["real_time_factor"] = found.real_time_factor / factor if factor else float("nan")
     return ratios
 
 

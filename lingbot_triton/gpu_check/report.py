@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 PUBLISHED = (
+    ("TeleFuser, all in line", "4xH100, SageAttention", "whole chunk in line", 1801.0),
     ("TeleFuser, prefetched", "4xH100, SageAttention", "whole chunk in line", 1447.6),
     ("NVIDIA FlashDreams", "1xH100", "latent and commit", 2157.5),
     ("NVIDIA FlashDreams", "1xH100", "control to latent", 1734.8),
     ("NVIDIA FlashDreams", "1xH100", "commit", 444.8),
+    ("NVIDIA FlashDreams", "4xH100", "latent and commit", 629.0),
+    ("NVIDIA FlashDreams", "8 GPUs", "latent and commit", 393.0),
     ("vLLM-Omni, compiled", "1xH200", "control to latent", 2464.0),
+    ("vLLM-Omni", "2xH200", "control to latent", 1562.0),
 )
 """System, hardware, what is timed, milliseconds for 12 frames at 480p."""
 _GIB = 2**30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -134,3 +135,14 @@ def compare_repeat(report: Report, first: Played, again: Played) -> None:
     report.measures["repeat.identical"] = same
     report.measures["repeat.psnr"] = psnr(again.frames, first.frames)
     report.measures["repeat.ssim"] = ssim(again.frames, first.frames)
+
+
+def compare_contexts(
+    report: Report, encode: Callable[[str], NDArray[Any]], expectations: Expectations
+) -> None:
+    """The embeddings of the prompts, where the expectations have any."""
+    prompts, tensors = expectations.json("text_prompts"), expectations.tensors("text")
+    for index, prompt in enumerate(prompts or ()):
+        expected = (tensors or {}).get(f"context_{index}")
+        if expected is not None:
+            report.compare(f"text.context_{index}", "context", encode(prompt), expected)

@@ -20,7 +20,7 @@ from PIL import Image
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import Geometry
 from lingbot_triton.regression.expectations import ExpectationError, Expectations, Variant
-from lingbot_triton.regression.play import compare_session, conditions_of, play
+from lingbot_triton.regression.play import compare_contexts, compare_session, conditions_of, play
 from lingbot_triton.regression.remote import RemoteStages
 from lingbot_triton.regression.report import Report, new_report, psnr, ssim
 
@@ -34,11 +34,14 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
     report = new_report(Path("(the server's)"), expected, f"server {url}")
     variants, unknown = expectations.variants()
     report.not_compared += unknown
+    report.not_compared.append("token ids, schedule and controls: they never leave the stages")
     asyncio.run(_compare_frames(report, url, expectations, variants))
     if secret is None:
-        report.not_compared.append("conditions, flows and latents: LINGBOT_SECRET is not set")
+        what = "contexts, conditions, flows and latents"
+        report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
         return report.finish()
     with RemoteStages(url, secret) as stages:
+        compare_contexts(report, stages.prompt.encode, expectations)
         conditions = conditions_of(stages, expectations)
         for variant in variants:
             played = play(stages, expectations, conditions, variant)

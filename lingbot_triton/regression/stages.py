@@ -17,7 +17,13 @@ from lingbot_triton.regression.expectations import (
     Expectations,
     Variant,
 )
-from lingbot_triton.regression.play import compare_repeat, compare_session, conditions_of, play
+from lingbot_triton.regression.play import (
+    compare_contexts,
+    compare_repeat,
+    compare_session,
+    conditions_of,
+    play,
+)
 from lingbot_triton.regression.report import Report, new_report
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
@@ -94,9 +100,7 @@ def _compare_text(report: Report, stages: Stages, expectations: Expectations) ->
         if f"ids_{index}" in tensors:
             ids = np.array(stages.prompt.encoder.tokenize(prompt))
             report.compare(f"text.ids_{index}", "ids", ids, tensors[f"ids_{index}"])
-        if f"context_{index}" in tensors:
-            context = stages.prompt.encode(prompt)
-            report.compare(f"text.context_{index}", "context", context, tensors[f"context_{index}"])
+    compare_contexts(report, stages.prompt.encode, expectations)
 
 
 def _compare_schedule(report: Report, expectations: Expectations) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,5 +32,6 @@ def test_condition_flows_latents_and_frames_agree(
     assert kinds.count("flow") == flows
     assert kinds.count("latents") == len(list(expected.glob("session_*.safetensors")))
     assert kinds.count("condition") == 1
+    assert kinds.count("context") == len(json.loads((expected / "text_prompts.json").read_text()))
     assert {"frames_largest", "frames_off_share", "repeat"} <= set(kinds)
     assert report.measures["repeat.ssim"] == 1.0
