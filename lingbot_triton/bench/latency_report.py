@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from lingbot_client.figures import SECONDS_PER_CHUNK, Distribution, Figures
+from lingbot_client.figures import Distribution, Figures
 from lingbot_client.timeline import Panel, draw
 from lingbot_client.trace import Span, acceptances, read_spans, write_trace
 from rich.table import Table
@@ -73,7 +73,7 @@ def _add_rates(table: Table, results: Results, scenario: Scenario) -> None:
     """Rows of the two figures that are one number each."""
     best = results.limits(scenario, ALL)
     fps = best.compute_fps if best else None
-    factor = best.period / 1000 / SECONDS_PER_CHUNK if best else None
+    factor = best.real_time_factor if best else None
     for title, clock, name, bound in (
         ("weighted compute FPS", "server", "compute_fps", fps),
         ("real-time factor", "client", "real_time_factor", factor),
@@ -154,10 +154,7 @@ def _ratios(found: Figures, base: Figures | Limits) -> dict[str, float]:
             ratios[field] = getattr(found, field).mean / bottom if bottom else float("nan")
     rate = base.compute_fps
     ratios["compute_fps"] = found.compute_fps / rate if rate else float("nan")
-    if isinstance(base, Limits):
-        factor = base.period / 1000 / SECONDS_PER_CHUNK
-    else:
-        factor = base.real_time_factor
+    factor = base.real_time_factor
     ratios["real_time_factor"] = found.real_time_factor / factor if factor else float("nan")
     return ratios
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lingbot_client.figures import SECONDS_PER_CHUNK
+
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
 from lingbot_triton.simulated.profiles import CostProfile
 
@@ -60,6 +62,11 @@ class Limits:
     whole_chunk: float
     period: float
     compute_fps: float
+
+    @property
+    def real_time_factor(self) -> float:
+        """The period over the length of a chunk's video."""
+        return self.period / 1000 / SECONDS_PER_CHUNK
 
 
 def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: float) -> Limits:

@@ -128,16 +128,22 @@ def test_a_worker_that_dies_at_work_answers_every_request_of_its_sessions(stage:
     run(scenario())
 
 
+async def _one_of_two_dead() -> tuple[Mortals, House]:
+    """Session 1 was on the process of denoise that has died, session 2 is on the other."""
+    stages = Mortals(processes=2)
+    house = _house(stages)
+    for session_id in (1, 2):
+        await house.send(session_id, start=True, chunk=0).done()
+    await asyncio.sleep(30)
+    stages.kill("denoise")
+    assert await house.send(1, chunk=1).done() == ["STAGE_FAILED"]
+    await asyncio.sleep(10)
+    return stages, house
+
+
 def test_sessions_on_another_process_go_on_and_the_reload_waits_for_them() -> None:
     async def scenario() -> None:
-        stages = Mortals(processes=2)
-        house = _house(stages)
-        for session_id in (1, 2):
-            await house.send(session_id, start=True, chunk=0).done()
-        await asyncio.sleep(30)
-        stages.kill("denoise")
-        assert await house.send(1, chunk=1).done() == ["STAGE_FAILED"]
-        await asyncio.sleep(10)
+        stages, house = await _one_of_two_dead()
         for chunk in range(1, 7):
             assert await house.send(2, chunk=chunk).done() == ["FRAMES"] * 3
             assert stages.reloads == []
@@ -151,14 +157,7 @@ def test_sessions_on_another_process_go_on_and_the_reload_waits_for_them() -> No
 
 def test_the_other_process_dies_too_while_its_sessions_are_waited_for() -> None:
     async def scenario() -> None:
-        stages = Mortals(processes=2)
-        house = _house(stages)
-        for session_id in (1, 2):
-            await house.send(session_id, start=True, chunk=0).done()
-        await asyncio.sleep(30)
-        stages.kill("denoise")
-        assert await house.send(1, chunk=1).done() == ["STAGE_FAILED"]
-        await asyncio.sleep(10)
+        stages, house = await _one_of_two_dead()
         assert stages.reloads == []
         stages.kill("denoise", 1)
         await asyncio.sleep(15)  # session 2 says nothing, and is not waited for
