@@ -103,10 +103,15 @@ def test_a_third_control_ahead_finds_the_window_full(server: ServerProcess) -> N
             client.open_session(picture(), "a hill") as session,
         ):
             await session.request(chunk_index=0)
-            controls = [session.request(chunk_index=index, keys=["w"]) for index in (1, 2, 3, 4)]
-            answers = await asyncio.gather(*controls)
-            assert [statuses(each)[0] for each in answers] == ["FRAMES"] * 3 + ["WINDOW_FULL"]
-            assert statuses(await session.request(chunk_index=4)) == ["FRAMES"] * 3
+            controls = [session.request(chunk_index=index, keys=["w"]) for index in range(1, 6)]
+            answers = [statuses(each)[0] for each in await asyncio.gather(*controls)]
+            # Two may wait; a third came in time where chunk 1's denoise had begun by then.
+            accepted = answers.count("FRAMES")
+            assert accepted in (2, 3)
+            refused = ["WINDOW_FULL"] + ["OUT_OF_ORDER"] * (4 - accepted)
+            assert answers == ["FRAMES"] * accepted + refused
+            again = await session.request(chunk_index=accepted + 1)
+            assert statuses(again) == ["FRAMES"] * 3
 
     asyncio.run(scenario())
 
