@@ -216,7 +216,7 @@ class ServerProcess:
             waited = time.monotonic() - started
             if waited > self.config.start_seconds:
                 raise ServerError(
-                    f"tritonserver is not ready after {waited:.0f} s; {last_words(self._tail)}"
+                    f"tritonserver is not ready after {waited:.0f} s; {last_words(self._lines())}"
                 )
             if waited - told > TOLD_SECONDS:
                 told = waited
@@ -232,7 +232,7 @@ class ServerProcess:
         if self._process is None or self._process.poll() is not None:
             if self._pump:
                 self._pump.join(timeout=5)
-            raise ServerError(explain(self._tail))
+            raise ServerError(explain(self._lines()))
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""
@@ -248,7 +248,10 @@ class ServerProcess:
 
     def output(self) -> str:
         """The last lines that the server and its models have written."""
-        return "\n".join(self._tail)
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        return list(self._tail)  # at once: the pump may append meanwhile
 
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -29,7 +28,7 @@ def play(server: FakeServer, pace: Pace, **arguments: Any) -> Played:
             session = client.open_session(PICTURE, "a street")
             return await play_session(session, KEYS, pace, Gate(1), **arguments)
 
-    return asyncio.run(asyncio.wait_for(run(), 10))
+    return asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def keys_seen(server: FakeServer) -> list[bytes]:
@@ -56,9 +55,7 @@ def test_keys_repeat_from_the_start(server: FakeServer) -> None:
 def test_the_person_thinks_between_chunks_but_not_before_the_first(server: FakeServer) -> None:
     samples = play(server, Pace(3, think=0.05)).samples
     assert all(after.sent_at - before.last_at >= 0.05 for before, after in pairwise(samples))
-    started = time.monotonic()
-    play(server, Pace(1, think=5.0))
-    assert time.monotonic() - started < 5.0
+    play(server, Pace(1, think=3600))
 
 
 @pytest.mark.parametrize(("ahead", "sent"), [(False, [0]), (True, [0, 1])])
@@ -76,7 +73,7 @@ def test_ahead_the_next_control_leaves_before_the_chunk_is_there(
             playing.cancel()
             await asyncio.wait([playing])
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_after_an_error_the_rest_of_the_session_has_failed(server: FakeServer) -> None:
@@ -113,7 +110,7 @@ def test_a_session_that_does_not_open_keeps_no_other_at_the_gate(server: FakeSer
                 *(play_session(session, KEYS, Pace(2), gate) for session in sessions)
             )
 
-    played = asyncio.run(asyncio.wait_for(run(), 10))
+    played = asyncio.run(asyncio.wait_for(run(), 60))
     assert [len(one.errors) for one in played] == [2, 0]
 
 

@@ -10,7 +10,7 @@ from lingbot_client import WorldClient
 
 from tests.unit.client.fake_server import FakeServer
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 """Seconds after which a test that waits for ever fails."""
 
 

@@ -209,5 +209,5 @@ async def settle() -> None:
 PICTURE = Image.new("RGB", (24, 16), (10, 20, 30))
 
 
-def open_session(client: WorldClient, close_timeout: float = 5.0) -> WorldSession:
+def open_session(client: WorldClient, close_timeout: float = 60.0) -> WorldSession:
     return client.open_session(PICTURE, "a street", close_timeout=close_timeout, seed=7)

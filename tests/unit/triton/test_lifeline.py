@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import uuid
 
 from lingbot_triton.triton.shared_memory import FOLDER
@@ -16,6 +15,7 @@ files = [open(path, "w+b") for path in sys.argv[1:]]
 for file in files:
     file.truncate(4096)
 maps = [mmap.mmap(file.fileno(), 0) for file in files]
+lifeline.GRACE_SECONDS = 60  # the alarm, if the machine stalls, would come before the rest
 lifeline.hold_on_to_server()
 print("ready", flush=True)
 time.sleep(60)
@@ -33,9 +33,7 @@ def test_a_model_ends_with_its_killed_server_and_takes_its_region_along() -> Non
             assert server.stdout.readline() == b"ready\n"
             assert own.exists()
             server.kill()
-            started = time.monotonic()
             assert server.stdout.read() == b""  # until the model's process has ended, too
-            assert time.monotonic() - started < 30
         assert not own.exists()
         assert other.exists()
     finally:

@@ -28,7 +28,7 @@ class Sender:
     def send(self, response: Any = None, flags: int = 0) -> None:
         self.final = bool(flags)
         self.sending.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
 
     def is_cancelled(self) -> bool:
         assert not self.final, "the server would have crashed"
@@ -63,7 +63,7 @@ def test_cancellation_is_asked_for_only_until_the_last_response_leaves(reply_cla
 
         async def finish() -> None:
             sent = asyncio.ensure_future(reply.send(Answer(CLOSED), last=True))
-            await asyncio.to_thread(sender.sending.wait, 10)
+            await asyncio.to_thread(sender.sending.wait, 60)
             assert reply.cancelled() is False, "while it is being sent"
             sender.go_on.set()
             await sent

@@ -19,6 +19,7 @@ from lingbot_triton.triton.server import (
     ServerError,
     ServerProcess,
 )
+from lingbot_triton.triton.system import is_listening
 
 MODEL_FAILED = (
     """E1129 16:28:07.9 80 model_lifecycle.cc:642] "failed to load 'denoise' version 1: """
@@ -38,8 +39,29 @@ def _server(folder: Path, script: str, **config: object) -> ServerProcess:
     return ServerProcess(ServerConfig(tritonserver=program, **config))  # type: ignore[arg-type]
 
 
+class Clock:
+    """Stands for the module `time`: sleeping takes no time, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the waiting for a server goes by."""
+    clock = Clock()
+    monkeypatch.setattr("lingbot_triton.triton.server.time", clock)
+    return clock
+
+
 def _wait_for(text: str, server: ServerProcess) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while text not in server.output() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert text in server.output()
@@ -81,12 +103,13 @@ def test_a_server_that_ends_early_is_an_error_with_its_last_words(tmp_path: Path
         _server(tmp_path, "echo no such option; exit 1").__enter__()
 
 
-def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path) -> None:
-    server = _server(tmp_path, "echo loading; exec sleep 60", start_seconds=0.2)
+def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, clock: Clock) -> None:
+    server = _server(tmp_path, "echo loading; exec sleep 600", start_seconds=40)
     server.start()
     _wait_for("loading", server)
-    with pytest.raises(ServerError, match="not ready after 0 s; its last words were:\nloading"):
+    with pytest.raises(ServerError, match="not ready after 40 s; its last words were:\nloading"):
         server.wait_ready()
+    assert 40 < clock.now < 41
     assert server.processes() == [server.pid]
     assert server.stop() == Leftovers()
     assert server.processes() == []
@@ -97,27 +120,30 @@ def test_a_started_server_has_its_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ServerProcess, "is_ready", lambda self: True)
     server = _server(tmp_path, "exec sleep 60")
     host, _, port = server.metrics.rpartition(":")
+    monkeypatch.setattr("lingbot_triton.triton.server.METRICS_SECONDS", 60)
     opened: list[socket.socket] = []
     opening = Timer(0.3, lambda: opened.append(socket.create_server((host, int(port)))))
     opening.start()
     try:
         with server:
-            assert opened
+            assert is_listening(server.metrics)
     finally:
         opening.join()
         opened[0].close()
 
 
 def test_long_loading_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lingbot_triton.triton.server.TOLD_SECONDS", 0.1)
-    server = _server(tmp_path, "exec sleep 60", start_seconds=0.5)
+    server = _server(tmp_path, "exec sleep 600", start_seconds=40)
+    server.start()
     with pytest.raises(ServerError):
-        server.__enter__()
-    assert {record.getMessage() for record in caplog.records} == {
-        "the models are still being loaded, for 0 s now"
-    }
+        server.wait_ready()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the models are still being loaded, for 15 s now",
+        "the models are still being loaded, for 30 s now",
+    ]
+    server.stop()
 
 
 def test_a_server_that_answers_is_ready(tmp_path: Path) -> None:
