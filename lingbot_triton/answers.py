@@ -75,7 +75,8 @@ def set_gauges(observer: metrics.Observer, live: Collection[Session]) -> None:
     """Report the sessions there are and what they hold."""
     closing = sum(session.closing for session in live)
     opening = sum(not session.opened.is_set() and not session.closing for session in live)
-    states = {"opening": opening, "open": len(live) - opening - closing, "closing": closing}
+    # The other way round, a session would be in no state for the moment between two of them.
+    states = {"closing": closing, "open": len(live) - opening - closing, "opening": opening}
     for state, count in states.items():
         observer.set(metrics.SESSIONS, count, state)
     windows = [session.conditions for session in live]

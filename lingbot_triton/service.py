@@ -25,6 +25,8 @@ from lingbot_triton.settings import Settings
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
+STALL_SECONDS = 1.0
+"""When a sweep comes so late this process stood still, and nobody is to blame for silence."""
 
 
 class Service:
@@ -193,17 +195,23 @@ class Service:
     async def _sweep(self) -> None:
         """End sessions whose client is gone or silent, and report what is there."""
         while True:
+            before = self.clock()
             await asyncio.sleep(SWEEP_SECONDS)
+            stalled = self.clock() - before > STALL_SECONDS
             try:
-                self._end_abandoned()
+                self._end_cancelled()
+                if not stalled:  # else what was sent meanwhile has to be taken first
+                    self._end_idle()
             except Exception:  # nobody would look after sessions any more
                 log.exception("looking after sessions met an internal error")
 
-    def _end_abandoned(self) -> None:
+    def _end_cancelled(self) -> None:
         answers.set_gauges(self.observer, self.table.live)
         for reply, session in list(self._replies.items()):
             if reply.cancelled() and session.ending is None:
                 self._spawn(self._end(session, EndReason.CANCELLED))
+
+    def _end_idle(self) -> None:
         deadline = self.clock() - self.settings.session_idle_seconds
         for session in list(self.table.live):
             if not session.busy and session.ending is None and session.last_activity < deadline:

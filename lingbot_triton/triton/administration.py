@@ -93,10 +93,16 @@ def _request(
     }
 
 
-def _ask(door: Door, requests: Iterable[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
-    """Send requests on one stream; the `info` of each answer."""
+def prepare() -> None:
+    """Import what asking takes: slow on a busy machine, and stopping a server is not to wait."""
     # gRPC's own care for forks is not needed, and complains when the server is started again.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    import tritonclient.grpc  # noqa: F401
+
+
+def _ask(door: Door, requests: Iterable[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
+    """Send requests on one stream; the `info` of each answer."""
+    prepare()
     import grpc  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 

@@ -41,7 +41,7 @@ NVIDIA_DRIVER = Path("/dev/nvidiactl")
 LEAST_THREADS = 64
 """Threads of the Python backend per model instance: bounds the calls it has in flight."""
 
-METRICS_SECONDS = 2.0
+METRICS_SECONDS = 10.0
 """Time for the port of the metrics to open, once the server is ready."""
 TOLD_SECONDS = 15.0
 """While models are loaded, this is said so often."""
@@ -159,6 +159,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         self._pump = Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
         self._pump.start()
+        administration.prepare()  # while the models load
 
     def _arguments(self) -> list[str]:
         arguments = [
@@ -207,17 +208,15 @@ class ServerProcess:
     def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
 
-        Triton opens the port of its metrics last, after it calls itself ready: that is waited for,
-        too, but not for long, as it may have been told to have none.
+        Triton opens its metrics' port after that, or never, if told so: it is not waited for long.
         """
         started, told = time.monotonic(), 0.0
         while not self.is_ready():
             self.check_running()
             waited = time.monotonic() - started
             if waited > self.config.start_seconds:
-                raise ServerError(
-                    f"tritonserver is not ready after {waited:.0f} s; {last_words(self._lines())}"
-                )
+                words = last_words(self.output().splitlines())
+                raise ServerError(f"tritonserver is not ready after {waited:.0f} s; {words}")
             if waited - told > TOLD_SECONDS:
                 told = waited
                 log.warning("the models are still being loaded, for %.0f s now", waited)
@@ -232,7 +231,7 @@ class ServerProcess:
         if self._process is None or self._process.poll() is not None:
             if self._pump:
                 self._pump.join(timeout=5)
-            raise ServerError(explain(self._lines()))
+            raise ServerError(explain(self.output().splitlines()))
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""
@@ -248,14 +247,11 @@ class ServerProcess:
 
     def output(self) -> str:
         """The last lines that the server and its models have written."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
-        return list(self._tail)  # at once: the pump may append meanwhile
+        return "\n".join(list(self._tail))  # a copy, as more may come meanwhile
 
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""
-        return [] if self._process is None else session_members(self._process.pid)
+        return session_members(self.pid) if self._process else []
 
     def model_processes(self) -> dict[str, int]:
         """Model names with the id of a living process of each."""

@@ -11,7 +11,7 @@ from lingbot_triton.cursors import Control
 from lingbot_triton.requests import Request
 from tests.unit.fakes import FakeReply, FakeStages
 from tests.unit.house import House
-from tests.unit.virtual_time import run
+from tests.unit.virtual_time import run, stand_still
 
 
 def test_start_on_a_live_id_ends_the_old_session_first() -> None:
@@ -134,6 +134,22 @@ def test_a_silent_session_ends_and_its_id_is_unknown() -> None:
         await asyncio.sleep(10)
         assert len(house.service.table) == 0
         assert await house.send(chunk=1).done() == ["NO_SESSION"]
+        await house.idle()
+
+    run(scenario())
+
+
+def test_nobody_was_silent_while_the_server_itself_stood_still() -> None:
+    """What was sent meanwhile comes only after the sweep that is due."""
+
+    async def scenario() -> None:
+        house = House(session_idle_seconds=50)
+        await house.send(start=True, chunk=0).done()
+        stand_still(100)
+        await asyncio.sleep(0.1)
+        assert await house.send(chunk=1).done() == ["FRAMES"] * 3
+        await asyncio.sleep(55)
+        assert len(house.service.table) == 0
         await house.idle()
 
     run(scenario())

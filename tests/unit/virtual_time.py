@@ -32,6 +32,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def stall(self, seconds: float) -> None:
+        self._jumping.now += seconds
+
+
+def stand_still(seconds: float) -> None:
+    """Let time go on while nothing runs, as when the machine stalls."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stall(seconds)
+
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` to its end on a fresh loop with virtual time."""
