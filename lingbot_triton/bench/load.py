@@ -31,7 +31,7 @@ from lingbot_triton.triton.installation import perf_analyzer_environment
 from lingbot_triton.triton.scrape import scrape, total
 
 LEVEL_SECONDS = 900.0
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 30.0
 
 
 class LoadError(RuntimeError):
@@ -163,11 +163,13 @@ def _run(call: Sequence[str]) -> None:
 
 
 def _settled(address: str) -> dict[str, float]:
-    """Counters once no session is left, or after `SETTLE_SECONDS`."""
+    """Counters once every session that was opened has ended, or after `SETTLE_SECONDS`."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         found = scrape(address)
-        if not total(found, metrics.SESSIONS.name) or time.monotonic() > deadline:
+        opened, closed = (total(found, spec.name) for spec in (metrics.OPENED, metrics.CLOSED))
+        settled = opened <= closed and not total(found, metrics.SESSIONS.name)
+        if settled or time.monotonic() > deadline:
             return found
         time.sleep(0.1)
 

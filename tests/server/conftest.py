@@ -12,7 +12,7 @@ from lingbot_triton.settings import PREFIX
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
 from tests.server.serving import Serve
 
-EXIT_SECONDS = 20
+EXIT_SECONDS = 60
 """Time to stop in: plenty, since the machine may be busy and only the way it ends matters."""
 
 _running: list[ServerProcess] = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from lingbot_client import Chunk, WorldClient
+from lingbot_client import Chunk, WorldClient, WorldSession
 from PIL import Image
 
 from lingbot_triton.triton.server import ServerProcess
@@ -78,9 +78,26 @@ def sessions(server: ServerProcess) -> float:
     )
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Return once `condition()`; fail after `seconds`."""
+async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Return once `condition()`; fail where it does not hold after `seconds` either."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s"
+        if asyncio.get_running_loop().time() > deadline:
+            assert condition(), f"not within {seconds} s"
+            return
         await asyncio.sleep(0.05)
+
+
+async def admitted(session: WorldSession, chunk_index: int = 0) -> None:
+    """Return once the server has taken the control that was sent; its chunk must not be there."""
+    (answer,) = await session.request(chunk_index=chunk_index)
+    assert answer.status == "DUPLICATE"
+
+
+async def reported(server: ServerProcess, client: WorldClient) -> None:
+    """Return once all that has happened is in the metrics, where updates queue up."""
+    name = 'lingbot_rejections_total{code="NO_SESSION"}'
+    before = metrics(server)[name]
+    (answer,) = await client.request("nobody", start=True, end=True)
+    assert answer.status == "NO_SESSION"
+    await eventually(lambda: metrics(server)[name] > before)

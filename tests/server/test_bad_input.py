@@ -14,7 +14,7 @@ from PIL import Image
 
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import encoded, picture, play, sessions
+from tests.server.play import encoded, eventually, picture, play, sessions
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_bad_start_is_refused_and_leaves_no_session(server: ServerProcess, cas
                 assert len(answers[0].message) < 700
 
     asyncio.run(scenario())
-    assert sessions(server) == 0
+    asyncio.run(eventually(lambda: sessions(server) == 0))
 
 
 def _rigid(change: Any) -> np.ndarray[Any, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from lingbot_triton.triton.system import children, command_line
 from tests.server.conftest import StartServer
 
 BENCH = (sys.executable, "-m", "lingbot_triton.bench")
@@ -27,7 +28,7 @@ SMALL = ("--size", "96x64")
 def bench(*arguments: object, report: Path) -> tuple[dict[str, Any], str]:
     """Run a benchmark; returns its report and what it printed."""
     command = [*BENCH, *map(str, arguments), "--json", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     found: dict[str, Any] = json.loads(report.read_text())
     return found, done.stdout
@@ -118,7 +119,7 @@ def test_overhead_stands_beside_a_bare_echo(tmp_path: Path) -> None:
 
 def test_sessions_share_the_instances_and_silent_ones_get_nothing(tmp_path: Path) -> None:
     report, _ = bench(
-        *("sessions", "--scale", 0.05, "--chunks", 4, "--warm-up", 1, *SMALL),
+        *("sessions", "--scale", 0.15, "--chunks", 4, "--warm-up", 1, *SMALL),
         report=tmp_path / "r.json",
     )
     assert report["errors"] == []
@@ -126,7 +127,14 @@ def test_sessions_share_the_instances_and_silent_ones_get_nothing(tmp_path: Path
     assert [len(case["chunks"]) for case in report["cases"]] == [4, 4, 8]
     assert all(min(case["chunks"]) > 0 for case in report["cases"])
     assert silent["silent_chunks"] == 0
-    assert 0.2 < one["utilisation"] <= 1.1  # chunks within a short window are few
+    assert one["utilisation"] > 0.2
+    for case in report["cases"]:
+        # Each session may bring a chunk into the window that was made before it.
+        made = sum(case["chunks"]) - len(case["chunks"])
+        instances = case["case"]["instances"]
+        cost = case["utilisation"] * instances / case["chunks_per_second"]
+        assert cost == pytest.approx(0.15 * (4 * 0.252 + 0.247))
+        assert made * cost <= instances * case["window_seconds"]
     assert several["chunks_per_second"] > one["chunks_per_second"]
     assert 0 < one["utilisation_by_tritons_counter"] <= 1.0
 
@@ -138,7 +146,7 @@ def test_the_client_measures_a_persons_pace(shared_server: StartServer, tmp_path
         *("--sessions", "2", "--chunks", "3", "--warm-up", "1", "--think", "0.1"),
         *("--size-area", "96x64", "--json", str(tmp_path / "r.json")),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["figures"]["chunks"] == 6
@@ -156,7 +164,7 @@ def test_the_client_draws_a_session_and_writes_its_trace(
         *(sys.executable, "-m", "lingbot_client", "play", "--url", server.grpc, "--keys", "w a"),
         *("--size-area", "96x64", "--timeline", str(picture), "--trace", str(trace)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     with Image.open(picture) as image:
         assert image.height > 200
@@ -176,18 +184,17 @@ def test_a_signal_ends_a_benchmark_and_its_server(number: signal.Signals, tmp_pa
     server = _server_of(process)
     time.sleep(2)  # into the first session
     process.send_signal(number)
-    assert process.wait(30) == 130
+    assert process.wait(120) == 130
     assert "interrupted" in (tmp_path / "stderr").read_text()
     assert not Path("/proc", str(server)).exists()
 
 
 def _server_of(process: subprocess.Popen[bytes]) -> int:
     """Process id of the tritonserver that a benchmark has started."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        for children in Path("/proc", str(process.pid), "task").glob("*/children"):
-            for pid in children.read_text().split():
-                if "tritonserver" in Path("/proc", pid, "cmdline").read_text():
-                    return int(pid)
+        for pid in children(process.pid):
+            if any("tritonserver" in argument for argument in command_line(pid)):
+                return pid
         time.sleep(0.1)
     raise AssertionError("the benchmark has started no server")

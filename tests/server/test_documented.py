@@ -19,7 +19,7 @@ from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import PROMPT, picture
+from tests.server.play import PROMPT, eventually, picture, sessions
 
 ROOT = REPOSITORY.parent
 HEALTHCHECK = ROOT / "docker" / "healthcheck.py"
@@ -41,7 +41,7 @@ def run(server: ServerProcess, document: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     ).stdout
 
@@ -95,7 +95,7 @@ def test_perf_analyzer_by_hand_plays_whole_sessions(server: ServerProcess, tmp_p
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -114,6 +114,7 @@ def test_a_full_server_is_healthy_and_nobody_is_refused(own_server: StartServer)
 
     async def scenario() -> tuple[int, str]:
         async with WorldClient(full.grpc) as client, client.open_session(picture(), PROMPT):
+            await eventually(lambda: sessions(full) == 1)  # the check goes by the gauge
             return await asyncio.to_thread(health, full.grpc, full.metrics)
 
     told = "healthy: sessions are open, and the orchestrator answers\n"

@@ -15,7 +15,7 @@ from lingbot_client import WorldClient, errors
 from lingbot_triton.triton.server import ServerProcess
 from tests.checkpoints import GOLDEN_CHECKPOINT
 from tests.server.conftest import StartServer
-from tests.server.play import PROMPT, encoded, eventually, picture, play, sessions
+from tests.server.play import PROMPT, encoded, eventually, picture, play, reported, sessions
 from tests.server.workers import SMALL, metric, states
 
 STAGES = ("condition", "denoise", "decode")
@@ -44,13 +44,17 @@ def test_a_session_too_many_is_refused_before_any_worker_hears_of_it(
 
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
+            await reported(server, client)
+            empty = opened()
             held = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(4)]
             await asyncio.gather(*(session.open() for session in held))
             await eventually(lambda: states(server, "decode") == {"decode_0_0": 4})
+            await reported(server, client)
             before = opened()
-            assert min(before) >= 4
+            assert before == [count + 4 for count in empty]
             with pytest.raises(errors.SessionLimit, match="4 sessions are open, at most 4 may be"):
                 await client.open_session(picture(), PROMPT, **SMALL).open()
+            await reported(server, client)
             assert opened() == before
             for session in held:
                 await session.close()
@@ -128,7 +132,7 @@ def test_a_flood_of_controls_is_refused_and_harms_nobody(server: ServerProcess) 
             flood = [flooding.request(chunk_index=0, keys=["w"]) for _ in range(FLOOD)]
             answering = asyncio.ensure_future(_gather(flood))
             slowest = 0.0
-            async with other.open_session(picture(), PROMPT, **SMALL) as session:
+            async with other.open_session(picture(), PROMPT, max_area=64 * 96) as session:
                 while not answering.done():
                     started = time.monotonic()
                     await session.send("w")

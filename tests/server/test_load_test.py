@@ -19,7 +19,7 @@ LOAD_TEST = (sys.executable, "-m", "lingbot_triton.bench", "load-test")
 
 def load_test(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [*LOAD_TEST, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
 
 
 @pytest.mark.parametrize("stages", [("--scale", 0.02), ("--checkpoint", "tiny")])

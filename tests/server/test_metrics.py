@@ -16,13 +16,13 @@ import pytest
 from lingbot_client import WorldClient, WorldError
 
 from lingbot_triton.errors import BY_CODE
-from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, WORKER_STATES
+from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, WORKER_STATES, Kind
 from lingbot_triton.options import Geometry
 from lingbot_triton.session import EndReason
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import encoded, eventually, picture, play, sessions
+from tests.server.play import encoded, eventually, picture, play, reported, sessions
 
 SMALL: dict[str, Any] = {"max_area": 64 * 96}
 START: dict[str, Any] = {
@@ -60,16 +60,34 @@ def page(server: ServerProcess) -> str:
     return text
 
 
+GAUGES = {spec.name for spec in (*METRICS, WORKER_STATES) if spec.kind is Kind.GAUGE}
+CLOSED = "lingbot_sessions_closed_total"
+
+
 @asynccontextmanager
-async def counted(server: ServerProcess) -> AsyncIterator[dict[str, float]]:
-    """After the block, by how much each series has grown in it; what did not grow is left out."""
+async def counted(
+    server: ServerProcess, client: WorldClient, ended: int
+) -> AsyncIterator[dict[str, float]]:
+    """After the block, in which `ended` sessions end, by how much each series has grown in it.
+
+    What did not grow is left out. A session's end is counted after all else that it counts.
+    """
+    await reported(server, client)
+    await eventually(lambda: _held(server) == 0)
     before = scrape(server.metrics)
     growth: dict[str, float] = defaultdict(float)
     yield growth
-    await eventually(lambda: sessions(server) == 0)
-    await asyncio.sleep(0.1)  # counters are brought to the server one after another
+    closed = total(before, CLOSED) + ended
+    await eventually(lambda: total(scrape(server.metrics), CLOSED) == closed)
+    await eventually(lambda: _held(server) == 0)
     after = scrape(server.metrics)
     growth.update({k: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)})
+
+
+def _held(server: ServerProcess) -> float:
+    """All gauges together."""
+    series = scrape(server.metrics)
+    return sum(value for name, value in series.items() if name.partition("{")[0] in GAUGES)
 
 
 def test_every_family_is_exported_with_its_kind_and_meaning(server: ServerProcess) -> None:
@@ -80,7 +98,7 @@ def test_every_family_is_exported_with_its_kind_and_meaning(server: ServerProces
 
 def test_a_played_session_is_counted_right(server: ServerProcess) -> None:
     async def scenario() -> dict[str, float]:
-        async with WorldClient(server.grpc) as client, counted(server) as growth:
+        async with WorldClient(server.grpc) as client, counted(server, client, 1) as growth:
             await play(client, ["w", "l", ""], chunk_count=3, **SMALL)
         return growth
 
@@ -106,7 +124,7 @@ def test_histograms_measure_seconds(server: ServerProcess) -> None:
     """4 denoising steps, and a third of the decoding, are the least that first frames take."""
 
     async def scenario() -> dict[str, float]:
-        async with WorldClient(server.grpc) as client, counted(server) as growth:
+        async with WorldClient(server.grpc) as client, counted(server, client, 1) as growth:
             await play(client, ["w", "l"], chunk_count=2, **SMALL)
         return growth
 
@@ -154,7 +172,7 @@ def test_gauges_show_what_is_held_and_nothing_after(server: ServerProcess) -> No
 
 def test_rejections_are_counted_by_code(server: ServerProcess) -> None:
     async def scenario() -> dict[str, float]:
-        async with WorldClient(server.grpc) as client, counted(server) as growth:
+        async with WorldClient(server.grpc) as client, counted(server, client, 4) as growth:
             await client.request("r", **START | {"options": {"chunk_count": 1, **SMALL}})
             await client.request("r", chunk_index=1)
             await client.request("r", chunk_index=0)
@@ -188,7 +206,7 @@ def test_the_steady_condition_is_counted(shared_server: StartServer) -> None:
     server = shared_server()
 
     async def scenario() -> None:
-        async with WorldClient(server.grpc) as client, counted(server) as growth:
+        async with WorldClient(server.grpc) as client, counted(server, client, 1) as growth:
             small: dict[str, Any] = {"kv_window_frames": 6, "max_area": 32 * 32}
             async with client.open_session(picture(32, 32), "a hill", **small) as session:
                 for _ in range(14):
@@ -244,17 +262,18 @@ def test_every_session_that_ends_writes_one_line(server: ServerProcess) -> None:
         return [json.loads(line.replace('\\"', '"')) for line in lines]
 
     async def scenario() -> list[dict[str, Any]]:
-        before = len(endings())
-        closed = total(scrape(server.metrics), "lingbot_sessions_closed_total")
         async with WorldClient(server.grpc) as client:
+            await reported(server, client)
+            closed = total(scrape(server.metrics), CLOSED)
+            await eventually(lambda: len(endings()) == closed)
+            before = len(endings())
             await play(client, ["w", "l"], chunk_count=2, **SMALL)
             await client.request("line", **START)
             await client.request("line", chunk_index=0, **START)
             await client.request("line", end=True)
             await client.request("broken", end=True, **START | {"image": b"no picture"})
-        await eventually(lambda: sessions(server) == 0)
-        await asyncio.sleep(0.1)
-        assert total(scrape(server.metrics), "lingbot_sessions_closed_total") == closed + 4
+            await reported(server, client)
+        assert total(scrape(server.metrics), CLOSED) == closed + 4
         await eventually(lambda: len(endings()) == before + 4)
         return endings()[before:]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
 from lingbot_triton.triton.system import free_ports, session_members, wait_until_gone
 from tests.server.conftest import StartConfigured, StartServer
-from tests.server.play import PROMPT, picture, play, sessions
+from tests.server.play import PROMPT, eventually, picture, play, sessions
 from tests.server.workers import SMALL, states
 
 SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.05"}
@@ -166,7 +167,7 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
     told = str(asyncio.run(scenario()))
     with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
         told += page.read().decode()
-    administration.probe(server.door, server.secret, 10.0)
+    administration.probe(server.door, server.secret, 60.0)
     server.stop()
     assert server.config.log is not None
     log = server.config.log.read_text()
@@ -203,7 +204,8 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
             process.kill()
         wait_until_gone(process.pid, 5)
         for pid in session_members(process.pid):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def _serves(grpc: str) -> None:
@@ -264,6 +266,7 @@ def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path:
     )
     server = doomed_server(
         environment=SIMULATED,
+        exit_timeout_seconds=30,
         arguments=(
             "--grpc-use-ssl=true",
             f"--grpc-server-cert={certificate}",
@@ -280,13 +283,13 @@ def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path:
                 with pytest.raises(errors.ConnectionFailed):
                     await play(client, ["w"], **SMALL)
 
-        assert sessions(server) == 0
+        await eventually(lambda: sessions(server) == 0)
         # Whoever started it reaches it behind its own certificate, and so it stops gracefully.
-        administration.probe(server.door, server.secret, 10.0)
+        administration.probe(server.door, server.secret, 60.0)
         async with WorldClient(address, tls=TLS(root_certificates=certificate)) as client:
             session = client.open_session(picture(), PROMPT, **SMALL)
             await session.open()
-            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop, 40.0))
             with pytest.raises(errors.ShuttingDown):
                 await _steer(session)
             assert await stopping == Leftovers()

@@ -9,9 +9,19 @@ import pytest
 from lingbot_client import WorldClient, errors
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
+from lingbot_triton.simulated.stages import STALLING_SEED
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import encoded, eventually, metrics, picture, play, sessions
+from tests.server.play import (
+    admitted,
+    encoded,
+    eventually,
+    metrics,
+    picture,
+    play,
+    reported,
+    sessions,
+)
 
 SIMULATED: dict[str, str | float] = {"simulated": "seed-4xh100", "simulated_scale": 0.05}
 START: dict[str, Any] = {"start": True, "image": encoded(picture()), "prompt": "a hill"}
@@ -100,17 +110,16 @@ def test_a_third_control_ahead_finds_the_window_full(server: ServerProcess) -> N
     async def scenario() -> None:
         async with (
             WorldClient(server.grpc) as client,
-            client.open_session(picture(), "a hill") as session,
+            client.open_session(picture(), "a hill", seed=STALLING_SEED + 2) as session,
         ):
-            await session.request(chunk_index=0)
-            controls = [session.request(chunk_index=index, keys=["w"]) for index in range(1, 6)]
+            controls = [session.request(chunk_index=index, keys=["w"]) for index in range(5)]
             answers = [statuses(each)[0] for each in await asyncio.gather(*controls)]
-            # Two may wait; a third came in time where chunk 1's denoise had begun by then.
+            # Two may wait; a third came in time where chunk 0's denoise had begun by then.
             accepted = answers.count("FRAMES")
             assert accepted in (2, 3)
             refused = ["WINDOW_FULL"] + ["OUT_OF_ORDER"] * (4 - accepted)
             assert answers == ["FRAMES"] * accepted + refused
-            again = await session.request(chunk_index=accepted + 1)
+            again = await session.request(chunk_index=accepted)
             assert statuses(again) == ["FRAMES"] * 3
 
     asyncio.run(scenario())
@@ -150,15 +159,18 @@ def test_one_session_too_many_is_refused(server: ServerProcess) -> None:
 def test_start_on_a_live_id_replaces_the_session(server: ServerProcess) -> None:
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
-            assert statuses(await client.request("same", **START)) == ["READY"]
-            old = asyncio.ensure_future(client.request("same", chunk_index=0, keys=["w"]))
-            await asyncio.sleep(0.02)
-            new = await client.request("same", chunk_index=0, **START)
+            stalling = {"seed": STALLING_SEED + 2, **SMALL}
+            old = client.open_session(picture(), "a hill", sequence_id="same", **stalling)
+            await old.open()
+            await old.send("w")
+            await admitted(old)
+            new = await client.request("same", chunk_index=0, token=old.token, **START)
             assert statuses(new) == ["READY"] + ["FRAMES"] * 3
             assert [answer.frame_index for answer in new[1:]] == [0, 1, 5]
-            assert statuses(await old)[-1] == "SESSION_FAILED"
-            assert "replaced" in (await old)[-1].message
-            assert statuses(await client.request("same", end=True)) == ["CLOSED"]
+            with pytest.raises(errors.SessionFailed, match="replaced"):
+                await old.next_chunk()
+            closed = await client.request("same", token=old.token, end=True)
+            assert statuses(closed) == ["CLOSED"]
 
     asyncio.run(scenario())
 
@@ -198,12 +210,15 @@ def test_a_hundred_sessions_leave_everything_as_it_was(server: ServerProcess) ->
         return set(server.processes()), {path.name for path in server.regions()}, sessions(server)
 
     async def scenario() -> None:
-        before = state()
-        opened = metrics(server)["lingbot_sessions_opened_total"]
         async with WorldClient(server.grpc) as client:
+            await reported(server, client)
+            await eventually(lambda: sessions(server) == 0)
+            before = state()
+            opened = metrics(server)["lingbot_sessions_opened_total"]
             for _ in range(25):
                 chunks = await asyncio.gather(*(play(client, ["w"], **SMALL) for _ in range(4)))
                 assert [len(each[0].frames) for each in chunks] == [9] * 4
+            await reported(server, client)
         await eventually(lambda: state() == before)
         assert metrics(server)["lingbot_sessions_opened_total"] == opened + 100
         assert sessions(server) == 0

@@ -15,13 +15,17 @@ import pytest
 from lingbot_client import WorldClient, errors
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
+from lingbot_triton.simulated.stages import STALLING_SEED
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import encoded, eventually, metrics, picture, sessions
+from tests.server.play import admitted, encoded, eventually, metrics, picture, sessions
 from tests.server.workers import SMALL, states
 
 IDLE = 3.0
 START = {"start": True, "image": encoded(picture()), "prompt": "a hill", "options": SMALL}
+
+STALL = 2
+"""Seconds more that each chunk of a client takes which vanishes during one."""
 
 # A client in a process of its own: opens a session, plays some chunks, and says when to kill it.
 CLIENT = """
@@ -29,22 +33,22 @@ import asyncio, sys
 from lingbot_client import WorldClient
 from PIL import Image
 
-async def main(url, name, chunks, last):
+async def main(url, name, seed, chunks, last):
     async with WorldClient(url) as client:
         session = client.open_session(Image.new("RGB", (96, 64)), "a hill", sequence_id=name,
-            token="mine", seed=1, max_area=6144, chunk_count=200)
+            token="mine", seed=seed, max_area=6144, chunk_count=200)
         await session.open()
         for _ in range(chunks):
             await session.send("w")
             await session.next_chunk()
         if last == "busy":
             await session.send("w")
-            await session.send("w")
-            await session.next_part()
+            (answer,) = await session.request(chunk_index=chunks)
+            assert answer.status == "DUPLICATE"  # so the server has the control
         print("now", flush=True)
         await asyncio.sleep(3600)
 
-asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
 """
 
 
@@ -56,7 +60,8 @@ def server(shared_server: StartServer) -> ServerProcess:
 @contextmanager
 def _client(server: ServerProcess, name: str, chunks: int, last: str) -> Iterator[int]:
     """A client process that has come to the moment at which it is to vanish."""
-    command = [sys.executable, "-c", CLIENT, server.grpc, name, str(chunks), last]
+    seed = STALLING_SEED + STALL if last == "busy" else 1
+    command = [sys.executable, "-c", CLIENT, server.grpc, name, str(seed), str(chunks), last]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -82,8 +87,8 @@ async def _gone(server: ServerProcess, seconds: float) -> None:
     await eventually(lambda: sessions(server) == 0, seconds)
     for stage in ("condition", "denoise", "decode"):
         await eventually(lambda stage=stage: set(states(server, stage).values()) == {0})
-    found = metrics(server)
-    assert (found["lingbot_conditions_alive"], found["lingbot_calls_in_flight"]) == (0, 0)
+    for name in ("lingbot_conditions_alive", "lingbot_calls_in_flight"):
+        await eventually(lambda name=name: metrics(server)[name] == 0)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +126,11 @@ def test_a_cancelled_stream_frees_its_session_at_once(server: ServerProcess) -> 
 
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
-            session = client.open_session(picture(), "a hill", **SMALL)
+            stalling = {"seed": STALLING_SEED + STALL, **SMALL}
+            session = client.open_session(picture(), "a hill", **stalling)
             await session.open()
             await session.send("w")
-            await asyncio.sleep(0.1)
+            await admitted(session)
         await _gone(server, 10)
         assert await _ended_since(server, before) == ["cancelled"], "not by the silence after it"
         with pytest.raises(errors.WorldError):

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from lingbot_triton.triton import render
 from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerProcess
 from lingbot_triton.triton.system import command_line
-from tests.server.play import play
+from tests.server.play import eventually, play
+from tests.server.stopwatch import machine_seconds
 
 SMALL: dict[str, Any] = {"max_area": 64 * 96, "chunk_count": 200}
 TWO_DENOISERS = "[denoise]\ncount = 2\n"
@@ -69,25 +70,49 @@ def placed(folder: Path, placement: str) -> Path:
     return folder / "models"
 
 
+async def spread(
+    server: ServerProcess,
+    open_sessions: Callable[[], Awaitable[list[WorldSession]]],
+) -> list[WorldSession]:
+    """Sessions of which both denoisers hold as many.
+
+    Triton gives the next one to whichever is free, where its own looking after a worker may stand
+    in the way for a moment: then they are opened again.
+    """
+    for _ in range(3):
+        held = await open_sessions()
+        count = len(held)
+        await eventually(lambda count=count: sum(states(server, "denoise").values()) == count)
+        if len(set(states(server, "denoise").values())) == 1:
+            return held
+        await asyncio.gather(*(session.close() for session in held))
+        await eventually(lambda: not any(states(server, "denoise").values()))
+    raise AssertionError("three times sessions were not spread evenly")
+
+
 async def fate(session: WorldSession, controls: int = 2) -> tuple[type[Exception] | None, float]:
     """Play on until something goes wrong: what, and after how many seconds from now."""
-    started = time.monotonic()
+    started = machine_seconds()
     try:
         for _ in range(controls):
             await session.send("w")
             await session.next_chunk()
     except errors.WorldError as error:
-        return type(error), time.monotonic() - started
-    return None, time.monotonic() - started
+        return type(error), machine_seconds() - started
+    return None, machine_seconds() - started
 
 
-async def serves_again(client: WorldClient, seconds: float = 60.0) -> float:
-    """Open and play a session as soon as the server takes one; seconds that took."""
+async def serves_again(grpc: str, seconds: float = 180.0) -> float:
+    """Open and play a session as soon as the server takes one; seconds that took.
+
+    Each try has a connection of its own: one that failed waits longer and longer for the next.
+    """
     started = time.monotonic()
     last: errors.WorldError | None = None
     while time.monotonic() - started < seconds:
         try:
-            (chunk,) = await play(client, ["w"], **SMALL)
+            async with WorldClient(grpc) as client:
+                (chunk,) = await play(client, ["w"], **SMALL)
         except errors.WorldError as error:
             last = error
             await asyncio.sleep(0.2)

@@ -126,7 +126,8 @@ print({name: value - asdict(before)[name] for name, value in asdict(after).items
 def test_usage_is_that_of_the_process() -> None:
     """Of one that does nothing else: here threads and files of other tests may be ending."""
     command = [sys.executable, "-c", GROWING]
-    grown = ast.literal_eval(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    grown = ast.literal_eval(run.stdout)
     assert (grown["files"], grown["threads"]) == (1, 0)
     assert 60 * MB < grown["rss_kb"] < 80 * MB
 
