@@ -132,7 +132,8 @@ def test_a_flood_of_controls_is_refused_and_harms_nobody(server: ServerProcess) 
             flood = [flooding.request(chunk_index=0, keys=["w"]) for _ in range(FLOOD)]
             answering = asyncio.ensure_future(_gather(flood))
             slowest = 0.0
-            async with other.open_session(picture(), PROMPT, max_area=64 * 96) as session:
+            endless = {"max_area": 64 * 96, "kv_window_frames": 9}
+            async with other.open_session(picture(), PROMPT, **endless) as session:
                 while not answering.done():
                     started = time.monotonic()
                     await session.send("w")
