@@ -16,7 +16,7 @@ from tests.server.play import PROMPT, eventually, picture, play, sessions
 from tests.server.stopwatch import machine_seconds
 from tests.server.workers import SMALL, TWO_DENOISERS, metric, placed, spread, states, stopped
 
-TIMEOUT = 3.0
+TIMEOUT = 6.0
 SETTINGS = {
     "LINGBOT_SIMULATED": "seed-4xh100",
     "LINGBOT_SIMULATED_SCALE": "0.05",
@@ -76,15 +76,15 @@ def test_a_call_that_takes_too_long_ends_its_session_and_its_answer_is_dropped(
 ) -> None:
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
-            session = await _stalled(client, 8)
+            session = await _stalled(client, 16)
             started, running = time.monotonic(), machine_seconds()
             await session.send("w")
-            with pytest.raises(errors.StageTimeout, match="denoise took longer than 3 s"):
+            with pytest.raises(errors.StageTimeout, match=f"denoise took longer than {TIMEOUT:g} s"):
                 await session.next_chunk()
             assert time.monotonic() - started >= TIMEOUT
             assert machine_seconds() - running < TIMEOUT + 2
             await session.close()
-            assert machine_seconds() - running < 8, "END does not wait for the worker"
+            assert machine_seconds() - running < 16, "END does not wait for the worker"
             closing = 'lingbot_sessions{state="closing"}'
             await eventually(lambda: metric(server, closing) == 1)  # which still holds the session
             again = client.open_session(
@@ -106,7 +106,7 @@ def test_sessions_on_the_other_instance_are_untouched(server: ServerProcess) -> 
         async with WorldClient(server.grpc) as client:
 
             async def one_stalled() -> list[WorldSession]:
-                return [await _stalled(client, 12), *await _open(client, 7)]
+                return [await _stalled(client, 24), *await _open(client, 7)]
 
             stalled, *held = await spread(server, one_stalled)
             await stalled.send("w")
@@ -134,7 +134,7 @@ def test_a_worker_that_goes_on_in_time_is_not_missed(server: ServerProcess) -> N
             (session,) = await _open(client, 1)
             with stopped(server, "decode"):
                 await session.send("w")
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.3)
             assert len((await session.next_chunk()).frames) == 9
             await session.close()
         await _all_clean(server)
