@@ -25,8 +25,6 @@ from lingbot_triton.settings import Settings
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
-STALL_SECONDS = 1.0
-"""When a sweep comes so late this process stood still, and nobody is to blame for silence."""
 
 
 class Service:
@@ -197,23 +195,23 @@ class Service:
         while True:
             before = self.clock()
             await asyncio.sleep(SWEEP_SECONDS)
-            stalled = self.clock() - before > STALL_SECONDS
+            late = self.clock() - before - SWEEP_SECONDS
             try:
+                answers.set_gauges(self.observer, self.table.live)
                 self._end_cancelled()
-                if not stalled:  # else what was sent meanwhile has to be taken first
-                    self._end_idle()
+                self._end_idle(late)
             except Exception:  # nobody would look after sessions any more
                 log.exception("looking after sessions met an internal error")
 
     def _end_cancelled(self) -> None:
-        answers.set_gauges(self.observer, self.table.live)
         for reply, session in list(self._replies.items()):
             if reply.cancelled() and session.ending is None:
                 self._spawn(self._end(session, EndReason.CANCELLED))
 
-    def _end_idle(self) -> None:
+    def _end_idle(self, late: float) -> None:
         deadline = self.clock() - self.settings.session_idle_seconds
         for session in list(self.table.live):
+            session.last_activity += late  # this process stood still: that is nobody's silence
             if not session.busy and session.ending is None and session.last_activity < deadline:
                 self._spawn(self._end(session, EndReason.IDLE))
 

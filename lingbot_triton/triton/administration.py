@@ -30,6 +30,7 @@ RELEASE = "release"
 """Parameter of an END that only gives a sequence's slot back to Triton."""
 
 
+OFF = ("false", "0")
 TLS = "--grpc-use-ssl"
 MUTUAL_TLS = "--grpc-use-ssl-mutual"
 _CERTIFICATE = "--grpc-server-cert"
@@ -37,6 +38,15 @@ _CERTIFICATE = "--grpc-server-cert"
 
 class AdministrationError(RuntimeError):
     """The orchestrator did not answer, or refused; the message says what it said."""
+
+
+def values_of(arguments: Sequence[str]) -> dict[str, str]:
+    """A tritonserver's arguments, `--name=value` or `--name value`, by name."""
+    given = {}
+    for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
+        name, equals, value = argument.partition("=")
+        given[name] = value if equals else following
+    return given
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,9 @@ class Door:
     @classmethod
     def of(cls, address: str, arguments: Sequence[str]) -> Door:
         """The door of a tritonserver that was given these arguments."""
-        given = {}
-        for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
-            name, equals, value = argument.partition("=")
-            given[name] = value if equals else following
-        off = ("false", "0", None)
-        certificate = given.get(_CERTIFICATE) if given.get(TLS) not in off else None
-        mutual = given.get(MUTUAL_TLS) not in off
+        given = values_of(arguments)
+        certificate = given.get(_CERTIFICATE) if given.get(TLS) not in (*OFF, None) else None
+        mutual = given.get(MUTUAL_TLS) not in (*OFF, None)
         return cls(address, Path(certificate) if certificate else None, mutual)
 
 

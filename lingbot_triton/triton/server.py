@@ -208,7 +208,7 @@ class ServerProcess:
     def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
 
-        Triton opens its metrics' port after that, or never, if told so: it is not waited for long.
+        Triton opens the port of its metrics after it has called itself ready.
         """
         started, told = time.monotonic(), 0.0
         while not self.is_ready():
@@ -221,8 +221,11 @@ class ServerProcess:
                 told = waited
                 log.warning("the models are still being loaded, for %.0f s now", waited)
             time.sleep(0.05)
-        ready = time.monotonic()
-        while not is_listening(self.metrics) and time.monotonic() < ready + METRICS_SECONDS:
+        given = administration.values_of(self.config.arguments)
+        if given.get("--allow-metrics") in administration.OFF:
+            return
+        until = time.monotonic() + METRICS_SECONDS
+        while not is_listening(self.metrics) and time.monotonic() < until:
             self.check_running()
             time.sleep(0.01)
 
@@ -247,7 +250,7 @@ class ServerProcess:
 
     def output(self) -> str:
         """The last lines that the server and its models have written."""
-        return "\n".join(list(self._tail))  # a copy, as more may come meanwhile
+        return "\n".join(self._tail)
 
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""

@@ -62,7 +62,7 @@ def video(chunks: Sequence[Chunk]) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def metrics(server: ServerProcess) -> dict[str, float]:
     """The server's own metrics: `name{label="value"}` to value."""
     host, _, port = server.metrics.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
@@ -89,13 +89,16 @@ async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> No
 
 
 async def admitted(session: WorldSession, chunk_index: int = 0) -> None:
-    """Return once the server has taken the control that was sent; its chunk must not be there."""
+    """Return once the server has admitted this chunk's control, which was sent before."""
     (answer,) = await session.request(chunk_index=chunk_index)
     assert answer.status == "DUPLICATE"
 
 
 async def reported(server: ServerProcess, client: WorldClient) -> None:
-    """Return once all that has happened is in the metrics, where updates queue up."""
+    """Return once all that has happened is in the orchestrator's metrics, whose updates queue up.
+
+    Only its gauges come later, with the next sweep.
+    """
     name = 'lingbot_rejections_total{code="NO_SESSION"}'
     before = metrics(server)[name]
     (answer,) = await client.request("nobody", start=True, end=True)

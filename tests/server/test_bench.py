@@ -35,7 +35,7 @@ def bench(*arguments: object, report: Path) -> tuple[dict[str, Any], str]:
 
 
 def first_frames(report: dict[str, Any], scenario: str) -> list[float]:
-    """Least times to the first frames, as a busy machine adds to some: in line, prefetched, all."""
+    """The least time to the first frames of each variant, as a busy machine only adds to it."""
     variants = report["scenarios"][scenario]
     return [
         min(

@@ -45,6 +45,8 @@ LABELS = {
     "lingbot_worker_states": {"condition_0_0", "denoise_0_0", "decode_0_0"},
 }
 """Every label's values: they are few, and no client can add to them."""
+GAUGES = {spec.name for spec in (*METRICS, WORKER_STATES) if spec.kind is Kind.GAUGE}
+CLOSED = "lingbot_sessions_closed_total"
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +60,6 @@ def page(server: ServerProcess) -> str:
     text = connection.getresponse().read().decode()
     connection.close()
     return text
-
-
-GAUGES = {spec.name for spec in (*METRICS, WORKER_STATES) if spec.kind is Kind.GAUGE}
-CLOSED = "lingbot_sessions_closed_total"
 
 
 @asynccontextmanager
@@ -184,7 +182,7 @@ def test_rejections_are_counted_by_code(server: ServerProcess) -> None:
             await asyncio.gather(*others)
             for number in range(4):
                 with_end = client.request(f"other {number}", end=True)
-                (await with_end) if number else await asyncio.wait_for(with_end, 10)
+                (await with_end) if number else await asyncio.wait_for(with_end, 60)
             await client.request("r", end=True)
         return growth
 

@@ -90,7 +90,7 @@ def test_a_stopped_server_has_released_everything_by_itself(
             stopping = asyncio.ensure_future(asyncio.to_thread(server.stop, 40.0, 20.0))
             assert len((await session.next_chunk()).frames) == 9, "it was accepted before"
             assert await stopping == Leftovers()
-            assert time.monotonic() - started < 40  # 3 s on a quiet machine
+            assert time.monotonic() - started < 40  # a few on a quiet machine
 
     asyncio.run(scenario())
     assert not [words for words in UNGRACEFUL if words in server.output()]

@@ -24,8 +24,8 @@ from tests.server.workers import SMALL, states
 IDLE = 3.0
 START = {"start": True, "image": encoded(picture()), "prompt": "a hill", "options": SMALL}
 
-STALL = 2
-"""Seconds more that each chunk of a client takes which vanishes during one."""
+STALL = 4
+"""Seconds that each chunk of a client takes more, if it vanishes during one."""
 
 # A client in a process of its own: opens a session, plays some chunks, and says when to kill it.
 CLIENT = """

@@ -73,7 +73,7 @@ async def _recovering(server: ServerProcess, *stages: str) -> AsyncIterator[None
     for stage in stages:
         for told in ("has died: ending the sessions it held", "was reloaded and takes sessions"):
             await eventually(lambda line=f"{stage} {told}": line in server.output())
-        assert set(states(server, stage).values()) <= {0}
+        await eventually(lambda stage=stage: set(states(server, stage).values()) <= {0})
     await eventually(lambda: len(server.regions()) == regions)  # none of the dead is left
 
 

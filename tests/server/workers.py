@@ -74,16 +74,16 @@ async def spread(
     server: ServerProcess,
     open_sessions: Callable[[], Awaitable[list[WorldSession]]],
 ) -> list[WorldSession]:
-    """Sessions of which both denoisers hold as many.
+    """Sessions of which both denoisers hold equally many.
 
-    Triton gives the next one to whichever is free, where its own looking after a worker may stand
-    in the way for a moment: then they are opened again.
+    An instance that answers a ping of the orchestrator's when a session opens gets it later than
+    its turn: then all are opened again.
     """
     for _ in range(3):
         held = await open_sessions()
         count = len(held)
         await eventually(lambda count=count: sum(states(server, "denoise").values()) == count)
-        if len(set(states(server, "denoise").values())) == 1:
+        if states(server, "denoise") == {f"denoise_0_{n}": count / 2 for n in range(2)}:
             return held
         await asyncio.gather(*(session.close() for session in held))
         await eventually(lambda: not any(states(server, "denoise").values()))
@@ -91,7 +91,7 @@ async def spread(
 
 
 async def fate(session: WorldSession, controls: int = 2) -> tuple[type[Exception] | None, float]:
-    """Play on until something goes wrong: what, and after how many seconds from now."""
+    """Play on until something goes wrong: what, and after how many of the machine's seconds."""
     started = machine_seconds()
     try:
         for _ in range(controls):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from lingbot_triton import answers, metrics
 from tests.unit.fakes import FakeStages
 from tests.unit.house import House
 from tests.unit.virtual_time import run
@@ -36,6 +37,34 @@ def test_start_may_carry_control_and_end() -> None:
         reply = house.send(start=True, chunk=0, end=True)
         assert await reply.done() == ["READY"] + ["FRAMES"] * 3 + ["CLOSED"]
         assert await house.send(chunk=1).done() == ["NO_SESSION"]
+        await house.idle()
+
+    run(scenario())
+
+
+def test_a_session_is_in_a_gauge_at_every_moment() -> None:
+    class Gauges(metrics.NoObserver):
+        def __init__(self) -> None:
+            self.sessions: dict[str, float] = {}
+            self.least = float("inf")
+
+        def set(self, metric: metrics.MetricSpec, value: float, label: str = "") -> None:
+            if metric is metrics.SESSIONS:
+                self.sessions[label] = value
+                self.least = min(self.least, sum(self.sessions.values()))
+
+    async def scenario() -> None:
+        house, gauges = House(), Gauges()
+        house.send(start=True)
+        (session,) = house.service.table.live
+        answers.set_gauges(gauges, [session])
+        assert gauges.sessions == {"opening": 1, "open": 0, "closing": 0}
+        gauges.least = 1
+        await session.opened.wait()
+        answers.set_gauges(gauges, [session])
+        session.closing = True
+        answers.set_gauges(gauges, [session])
+        assert (gauges.sessions["closing"], gauges.least) == (1, 1)
         await house.idle()
 
     run(scenario())

@@ -148,7 +148,9 @@ def test_nobody_was_silent_while_the_server_itself_stood_still() -> None:
         stand_still(100)
         await asyncio.sleep(0.1)
         assert await house.send(chunk=1).done() == ["FRAMES"] * 3
-        await asyncio.sleep(55)
+        await asyncio.sleep(45)
+        assert len(house.service.table) == 1
+        await asyncio.sleep(10)
         assert len(house.service.table) == 0
         await house.idle()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from lingbot_triton.bench import load
 from lingbot_triton.bench.drive import FrameSize
 from lingbot_triton.bench.load import Level, command, write_csv
 from lingbot_triton.bench.load_data import (
@@ -132,6 +133,21 @@ def test_a_good_level_has_no_faults() -> None:
 )
 def test_whatever_is_wrong_is_a_fault(given: dict[str, Any], text: str) -> None:
     assert level(**given).faults() == [f"concurrency 4: {text}"]
+
+
+def test_counters_are_taken_when_every_session_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, closed = "lingbot_sessions_opened_total", 'lingbot_sessions_closed_total{reason="end"}'
+    shown = 'lingbot_sessions{state="open"}'
+    pages = iter(
+        [
+            {opened: 2.0, closed: 1.0, shown: 1.0},
+            {opened: 3.0, closed: 2.0, shown: 0.0},  # the third is not shown yet
+            {opened: 3.0, closed: 3.0, shown: 1.0},
+            {opened: 3.0, closed: 3.0, shown: 0.0},
+        ]
+    )
+    monkeypatch.setattr(load, "scrape", lambda address: next(pages))
+    assert load._settled("127.0.0.1:1") == {opened: 3.0, closed: 3.0, shown: 0.0}
 
 
 def test_lines_of_all_levels_make_one_file(tmp_path: Path) -> None:

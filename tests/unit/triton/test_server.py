@@ -7,7 +7,6 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -111,7 +110,7 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, clock: Clock) -
         server.wait_ready()
     assert 40 < clock.now < 41
     assert server.processes() == [server.pid]
-    assert server.stop() == Leftovers()
+    assert server.stop(grace=60) == Leftovers()
     assert server.processes() == []
 
 
@@ -120,30 +119,42 @@ def test_a_started_server_has_its_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ServerProcess, "is_ready", lambda self: True)
     server = _server(tmp_path, "exec sleep 60")
     host, _, port = server.metrics.rpartition(":")
-    monkeypatch.setattr("lingbot_triton.triton.server.METRICS_SECONDS", 60)
     opened: list[socket.socket] = []
-    opening = Timer(0.3, lambda: opened.append(socket.create_server((host, int(port)))))
-    opening.start()
-    try:
-        with server:
-            assert is_listening(server.metrics)
-    finally:
-        opening.join()
-        opened[0].close()
+
+    def listening(address: str) -> bool:
+        """It does not when it is first asked, and does from then on."""
+        if opened:
+            return is_listening(address)
+        opened.append(socket.create_server((host, int(port))))
+        return False
+
+    monkeypatch.setattr("lingbot_triton.triton.server.is_listening", listening)
+    asked = opened
+    with server:
+        assert asked, "it was not waited for"
+        opened.pop().close()
+
+
+def test_a_server_that_has_no_metrics_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerProcess, "is_ready", lambda self: True)
+    monkeypatch.setattr("lingbot_triton.triton.server.is_listening", lambda address: 1 / 0)
+    for arguments in (("--allow-metrics=false",), ("--allow-metrics", "0")):
+        with _server(tmp_path, "exec sleep 60", arguments=arguments):
+            pass
 
 
 def test_long_loading_is_told(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = _server(tmp_path, "exec sleep 600", start_seconds=40)
-    server.start()
     with pytest.raises(ServerError):
-        server.wait_ready()
+        server.__enter__()
     assert [record.getMessage() for record in caplog.records] == [
         "the models are still being loaded, for 15 s now",
         "the models are still being loaded, for 30 s now",
     ]
-    server.stop()
 
 
 def test_a_server_that_answers_is_ready(tmp_path: Path) -> None:
