@@ -81,5 +81,5 @@ def _measures(evaluation: dict[str, Any] | None) -> str:
     rows = []
     for bar in evaluation["bars"]:
         met = "met" if bar["met"] else "NOT MET"
-        rows.append(f"| {bar['name']} | {bar['value']:.3g} | {bar['wanted']} | {met} |")
+        rows.append(f"| {bar['name']} | {bar['shown']} | {bar['wanted']} | {met} |")
     return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))

@@ -63,7 +63,9 @@ def main(
     write_sheet(folder / "evaluation.png", values.walks)
     write_animation(folder / "evaluation.webp", values.walks)
     kept = {name: value for name, value in vars(values).items() if name != "walks"}
-    bars = [{**asdict(row), "wanted": row.wanted, "met": row.met} for row in rows]
+    bars = [
+        {**asdict(row), "shown": row.shown, "wanted": row.wanted, "met": row.met} for row in rows
+    ]
     for bar in bars:  # JSON knows no infinity
         del bar["low"], bar["high"]
     report = {"scenes": scenes, "bars": bars, "values": kept}

@@ -30,7 +30,16 @@ class Wanted:
 
     @property
     def met(self) -> bool:
-        return self.low <= self.value <= self.high  # NaN never is
+        return self._met(self.value)
+
+    def _met(self, value: float) -> bool:
+        return self.low <= value <= self.high  # NaN never is
+
+    @property
+    def shown(self) -> str:
+        """The value to three digits, or to as many as show whether the bar is met."""
+        texts = [f"{self.value:.{digits}g}" for digits in range(3, 18)]
+        return next((text for text in texts if self._met(float(text)) == self.met), texts[0])
 
     @property
     def wanted(self) -> str:
@@ -77,7 +86,7 @@ def judge(values: Values, real_time: RealTime | None) -> list[Wanted]:
 def table(rows: Sequence[Wanted]) -> Table:
     drawn = Table("measure", "value", "wanted", "")
     for row in rows:
-        drawn.add_row(row.name, f"{row.value:.3g}", row.wanted, "met" if row.met else "NOT MET")
+        drawn.add_row(row.name, row.shown, row.wanted, "met" if row.met else "NOT MET")
     return drawn
 
 

@@ -16,7 +16,7 @@ from lingbot_triton.tiny_world.scene import Scene
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 
-SCENES = (15, 9)
+SCENES = (15, 12)
 KEYS = ("l", "j", "w")
 
 
@@ -55,4 +55,4 @@ def test_what_is_seen_follows_the_keys_as_the_renderer_does(
     right = film[chunk_frames(1).start - 1 : chunk_frames(1).stop]
     assert figures.turn_of(left) < 0 < figures.turn_of(right)
     frozen = np.repeat(truth[:1], len(truth), 0)
-    assert figures.psnr(film, truth) > figures.psnr(frozen, truth) + 1
+    assert figures.psnr(film, truth) > figures.psnr(frozen, truth) + 3

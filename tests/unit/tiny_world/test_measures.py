@@ -15,7 +15,7 @@ from lingbot_triton.tiny_world.measures import Extent, Values, measure
 from lingbot_triton.tiny_world.playing import Conditions, truth_of
 from lingbot_triton.tiny_world.scene import Scene
 from lingbot_triton.tiny_world.sheet import write_animation, write_sheet
-from lingbot_triton.tiny_world.verdict import RealTime, judge, table
+from lingbot_triton.tiny_world.verdict import RealTime, Wanted, judge, table
 
 EXTENT = Extent(scenes=2, key_scenes=1, long_scenes=1, on_sheet=2)
 
@@ -72,3 +72,10 @@ def test_a_noisy_picture_that_never_moves_meets_none_but_the_vaes(
         "first frames, s",
     }
     assert table(rows).row_count == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(2.9957, "2.996"), (3.0, "3"), (2.8462, "2.85"), (3.7658, "3.77")]
+)
+def test_no_rounding_makes_a_bar_look_met(value: float, shown: str) -> None:
+    assert Wanted("gain, dB", value, low=3).shown == shown
