@@ -19,6 +19,7 @@ from lingbot_triton.triton.server import (
     ServerProcess,
 )
 from lingbot_triton.triton.system import is_listening
+from tests.unit.virtual_time import Clock
 
 MODEL_FAILED = (
     """E1129 16:28:07.9 80 model_lifecycle.cc:642] "failed to load 'denoise' version 1: """
@@ -36,19 +37,6 @@ def _server(folder: Path, script: str, **config: object) -> ServerProcess:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return ServerProcess(ServerConfig(tritonserver=program, **config))  # type: ignore[arg-type]
-
-
-class Clock:
-    """Stands for the module `time`: sleeping takes no time, however slow the machine is."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture
@@ -121,17 +109,18 @@ def test_a_started_server_has_its_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     host, _, port = server.metrics.rpartition(":")
     opened: list[socket.socket] = []
 
+    answers: list[bool] = []
+
     def listening(address: str) -> bool:
         """It does not when it is first asked, and does from then on."""
-        if opened:
-            return is_listening(address)
-        opened.append(socket.create_server((host, int(port))))
-        return False
+        answers.append(is_listening(address))
+        if not opened:
+            opened.append(socket.create_server((host, int(port))))
+        return answers[-1]
 
     monkeypatch.setattr("lingbot_triton.triton.server.is_listening", listening)
-    asked = opened
     with server:
-        assert asked, "it was not waited for"
+        assert answers == [False, True]
         opened.pop().close()
 
 

@@ -8,6 +8,8 @@ import sys
 import time
 from itertools import islice
 
+import pytest
+
 from lingbot_triton.triton.system import (
     PORTS,
     free_ports,
@@ -15,6 +17,7 @@ from lingbot_triton.triton.system import (
     session_members,
     wait_until_gone,
 )
+from tests.unit.virtual_time import Clock
 
 SLEEPER_WITH_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 STARTS_A_DYING_CHILD = """
@@ -57,12 +60,13 @@ def test_a_session_holds_grandchildren_and_no_zombies() -> None:
     process.communicate()
 
 
-def test_waiting_for_a_living_session_ends() -> None:
+def test_waiting_for_a_living_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("lingbot_triton.triton.system.time", clock)
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         try:
-            started = time.monotonic()
             wait_until_gone(process.pid, seconds=0.1)
-            assert time.monotonic() - started >= 0.1
+            assert 0.1 <= clock.now < 0.15
             assert process.poll() is None
         finally:
             process.kill()
