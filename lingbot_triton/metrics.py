@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Protocol
 
 from lingbot_triton.errors import BY_CODE
-from lingbot_triton.session import EndReason
+from lingbot_triton.orchestrator.session import EndReason
 
 STATES = ("opening", "open", "closing")
 STAGES = ("prompt", "condition", "denoise", "decode")

@@ -179,7 +179,7 @@ def inspect(
     Exit code 1 where a part is missing. This needs the packages of the server.
     """
     try:
-        from lingbot_triton import inspect_checkpoint  # brings torch
+        from lingbot_tools.inspect import checkpoint as inspect_checkpoint  # brings torch
     except ImportError as error:
         raise click.ClickException(f"inspect needs the server's packages: {error}") from None
     try:

@@ -22,10 +22,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
-from lingbot_triton.cursors import Condition, Control, Latent
 from lingbot_triton.errors import StageDead, StageFailed
+from lingbot_triton.orchestrator.cursors import Condition, Control, Latent
+from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.session import Session
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import (
     YOUNG_SECONDS,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from lingbot_triton import protocol
-from lingbot_triton.cursors import Control
 from lingbot_triton.errors import BadRequest, WorldError
 from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
-from lingbot_triton.requests import Answer, Request, Start
-from lingbot_triton.session import SessionId
+from lingbot_triton.orchestrator.cursors import Control
+from lingbot_triton.orchestrator.requests import Answer, Request, Start
+from lingbot_triton.orchestrator.session import SessionId
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
 

@@ -16,12 +16,12 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
-from lingbot_triton.answers import refusal
 from lingbot_triton.errors import BadRequest, StageFailed
-from lingbot_triton.picture import load_picture
-from lingbot_triton.pipeline import Pipeline
-from lingbot_triton.requests import CLOSED, Answer
-from lingbot_triton.service import Service
+from lingbot_triton.orchestrator.picture import load_picture
+from lingbot_triton.orchestrator.pipeline import Pipeline
+from lingbot_triton.orchestrator.requests import CLOSED, Answer
+from lingbot_triton.orchestrator.responses import refusal
+from lingbot_triton.orchestrator.service import Service
 from lingbot_triton.triton.administration import DRAIN, GRACE, PROBE, RELEASE
 from lingbot_triton.triton.bls import TritonStages
 from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lingbot_triton import protocol
-from lingbot_triton.session import SessionId
+from lingbot_triton.orchestrator.session import SessionId
 
 
 class OpenSequences:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lingbot_triton.gpu_check.golden import measure
+from lingbot_tools.gpu_check.golden import measure
 
 
 @pytest.mark.parametrize("kind", ["cam", "act"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lingbot_triton.gpu_check import golden
-from lingbot_triton.gpu_check.cases import SMALL, random_network
-from lingbot_triton.gpu_check.sessions import growth, open_session, play, random_control
+from lingbot_tools.gpu_check import golden
+from lingbot_tools.gpu_check.cases import SMALL, random_network
+from lingbot_tools.gpu_check.sessions import growth, open_session, play, random_control
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage

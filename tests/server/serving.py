@@ -30,7 +30,7 @@ class Serve:
         ports = free_ports("127.0.0.1")
         addresses = [f"--{name}-port={next(ports)}" for name in ("http", "grpc", "metrics")]
         self.program = subprocess.Popen(
-            [sys.executable, "-m", "lingbot_triton.serve", *addresses, *options],
+            [sys.executable, "-m", "lingbot_triton.triton.serve", *addresses, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

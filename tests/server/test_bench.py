@@ -20,7 +20,7 @@ from PIL import Image
 from lingbot_triton.triton.system import children, command_line
 from tests.server.conftest import StartServer
 
-BENCH = (sys.executable, "-m", "lingbot_triton.bench")
+BENCH = (sys.executable, "-m", "lingbot_tools.bench")
 PROFILE = "seed-4xh100"
 SMALL = ("--size", "96x64")
 
@@ -82,7 +82,7 @@ def test_latency_measures_a_running_server(shared_server: StartServer, tmp_path:
     )
     assert report["errors"] == []
     assert server.grpc in report["about"]["server"]
-    command = [sys.executable, "-m", "lingbot_triton.bench", "latency", "--url", server.grpc]
+    command = [sys.executable, "-m", "lingbot_tools.bench", "latency", "--url", server.grpc]
     done = subprocess.run(
         [*command, "--checkpoint", "tiny"], capture_output=True, text=True, check=False
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from lingbot_triton.chaos import __main__ as command
-from lingbot_triton.chaos.run import Outcome, Plan, run
-from lingbot_triton.chaos.world import Violation
+from lingbot_tools.chaos import __main__ as command
+from lingbot_tools.chaos.run import Outcome, Plan, run
+from lingbot_tools.chaos.world import Violation
 
 
 def checked(plan: Plan) -> Outcome:

@@ -39,7 +39,7 @@ def test_play_writes_what_the_server_sends(shared_server: StartServer, tmp_path:
 
 def test_the_demo_plays_on_a_server_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
     before = set(SHARED_MEMORY.glob("lingbot-*"))  # other programs use the folder, too
-    command = [sys.executable, "-m", "lingbot_triton.demo", "--chunks=2", f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "lingbot_tools.demo", "--chunks=2", f"--out={tmp_path}"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as program:

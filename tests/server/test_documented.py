@@ -13,7 +13,7 @@ import pytest
 from lingbot_client import BadRequest, WorldClient
 from lingbot_client.picture import default_picture, encode_picture
 
-from lingbot_triton import reference_text
+from lingbot_tools.rendering import reference_text
 from lingbot_triton.metrics import METRICS, WORKER_STATES, Kind
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.scrape import scrape, total

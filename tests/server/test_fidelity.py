@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lingbot_triton.regression.server import play_on_server
+from lingbot_tools.regression.server import play_on_server
 from tests.checkpoints import GOLDEN, GOLDEN_CHECKPOINT
 from tests.server.conftest import StartServer
 

@@ -14,7 +14,7 @@ import pytest
 from lingbot_triton.triton.scrape import scrape
 from tests.server.conftest import StartServer
 
-LOAD_TEST = (sys.executable, "-m", "lingbot_triton.bench", "load-test")
+LOAD_TEST = (sys.executable, "-m", "lingbot_tools.bench", "load-test")
 
 
 def load_test(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from lingbot_triton.metrics import METRICS, WORKER_STATES, Kind
-from lingbot_triton.serve import main as serve
 from lingbot_triton.settings import PREFIX, Settings
+from lingbot_triton.triton.serve import main as serve
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -108,7 +108,7 @@ def test_the_image_does_not_run_as_root() -> None:
 
 def test_the_entry_point_takes_the_options_it_is_given() -> None:
     (entry,) = (json.loads(rest) for name, rest in instructions() if name == "ENTRYPOINT")
-    assert entry[:3] == ["python3", "-m", "lingbot_triton.serve"]
+    assert entry[:3] == ["python3", "-m", "lingbot_triton.triton.serve"]
     context = serve.make_context("serve", [*entry[3:], *COMPOSE["services"]["world"]["command"]])
     assert context.params["host"] == "0.0.0.0"
     choice = re.fullmatch(

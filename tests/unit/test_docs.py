@@ -12,12 +12,13 @@ import yaml
 from click.testing import CliRunner
 from lingbot_client.cli import main as lingbot_world
 
-from lingbot_triton import errors, reference, reference_text
+from lingbot_tools.rendering import reference, reference_text
+from lingbot_triton import errors
 from lingbot_triton.metrics import METRICS, WORKER_STATES
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.serve import main as serve
 from lingbot_triton.settings import PREFIX, Settings
 from lingbot_triton.triton import placement
+from lingbot_triton.triton.serve import main as serve
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -16,7 +16,6 @@ from lingbot_client.errors import ServerUnavailable
 from lingbot_client.listener import explain_silence
 from lingbot_client.transport import Model, Request
 
-from tests.unit import virtual_time
 from tests.unit.client.fake_server import (
     PARTS,
     FakeServer,
@@ -28,6 +27,7 @@ from tests.unit.client.fake_server import (
     outputs,
     refuse,
 )
+from tests.unit.orchestrator import virtual_time
 
 
 @pytest.fixture(autouse=True)

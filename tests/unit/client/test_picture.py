@@ -10,8 +10,8 @@ from lingbot_client import PictureError
 from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 from PIL import Image
 
-from lingbot_triton.tiny_world.renderer import render
-from lingbot_triton.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
+from lingbot_tools.tiny_world.renderer import render
+from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 
 ORIENTATION = 0x0112
 ROTATED = 6  # the camera was turned: show it rotated by 90 degrees clockwise

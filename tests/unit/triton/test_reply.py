@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lingbot_triton.requests import CLOSED, Answer
+from lingbot_triton.orchestrator.requests import CLOSED, Answer
 
 
 class Sender:

@@ -19,7 +19,7 @@ from lingbot_triton.triton.server import (
     ServerProcess,
 )
 from lingbot_triton.triton.system import is_listening
-from tests.unit.virtual_time import Clock
+from tests.unit.orchestrator.virtual_time import Clock
 
 MODEL_FAILED = (
     """E1129 16:28:07.9 80 model_lifecycle.cc:642] "failed to load 'denoise' version 1: """

@@ -17,7 +17,7 @@ from lingbot_triton.triton.system import (
     session_members,
     wait_until_gone,
 )
-from tests.unit.virtual_time import Clock
+from tests.unit.orchestrator.virtual_time import Clock
 
 SLEEPER_WITH_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 STARTS_A_DYING_CHILD = """

@@ -1,0 +1,1 @@
+"""Programs for developers and operators; the served product imports none of them."""

@@ -1,0 +1,43 @@
+"""`python -m lingbot_tools.bench`, which `scripts/bench` runs."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+import click
+
+# gRPC complains on stderr about every program that is started beside its threads.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+COMMANDS = {
+    "latency": "latency_command:command",
+    "overhead": "overhead:command",
+    "sessions": "sessions_command:command",
+    "load-test": "load_command:command",
+    "dit": "dit:dit",
+}
+"""Commands by name: the module of this package, and the command's name in there."""
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        command: click.Command = getattr(import_module(f"lingbot_tools.bench.{module}"), attribute)
+        return command
+
+
+@click.group(cls=LazyGroup)
+def main() -> None:
+    """Measure the service; every report says what it ran on and what was simulated."""
+
+
+if __name__ == "__main__":
+    main(prog_name="scripts/bench")

@@ -1,0 +1,55 @@
+"""The VAE with random weights: encoding black frames, decoding latent ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lingbot_tools.gpu_check.cases import Case
+from lingbot_tools.gpu_check.timing import median_ms, peak_bytes, reset_peak
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, VIDEO_FRAMES_PER_LATENT
+
+
+@torch.inference_mode()
+def measure(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Milliseconds of encoding a chunk's condition, and of decoding one latent frame to uint8.
+
+    Raises ImportError without diffusers.
+    """
+    from diffusers import AutoencoderKLWan
+
+    from lingbot_triton.world.vae import Decoder, Encoder, to_uint8
+
+    torch.manual_seed(0)
+    with torch.device(device):
+        vae: Any = AutoencoderKLWan(base_dim=case.vae_width)  # type: ignore[no-untyped-call]
+    torch.nn.Module.to(vae, dtype)
+    vae.eval().requires_grad_(False)
+    reset_peak(device)
+    height, width = case.geometry.height, case.geometry.width
+    encoder, decoder = Encoder(vae), Decoder(vae)
+    written, shown = encoder.open(), decoder.open()
+    encoder.first(written, torch.zeros(3, height, width, device=device))
+    black = torch.zeros(3, VIDEO_FRAMES_PER_LATENT, height, width, device=device)
+    latent = torch.randn(16, 1, *case.geometry.latent, device=device)
+
+    def encode_chunk() -> None:
+        for _ in range(CHUNK_LATENT_FRAMES):
+            encoder.encode(written, black)
+
+    def decode_frame() -> None:
+        to_uint8(decoder.decode(shown, latent)).cpu()
+
+    decode_frame()  # a session's first frame is another one
+    return {
+        "dtype": str(dtype).removeprefix("torch."),
+        "encode_chunk_ms": median_ms(device, encode_chunk, case.repeats),
+        "decode_frame_ms": median_ms(device, decode_frame, case.repeats),
+        "session_bytes": sum(
+            part.nbytes
+            for part in (*written.features, *shown.features)
+            if isinstance(part, torch.Tensor)
+        ),
+        "peak_bytes": peak_bytes(device),
+    }

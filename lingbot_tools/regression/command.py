@@ -1,0 +1,81 @@
+"""`scripts/regress CHECKPOINT EXPECTED`: this implementation against expectations.
+
+Prints one JSON object and ends with status 1 where a difference is beyond its tolerance, 2 where
+the checkpoint or the expectations cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import click
+from lingbot_client import WorldError
+
+from lingbot_tools.regression.expectations import ExpectationError
+from lingbot_tools.regression.record import record
+from lingbot_tools.regression.report import Report, merge
+from lingbot_tools.regression.server import play_on_server
+from lingbot_tools.regression.stages import play_on_stages
+from lingbot_triton.errors import WorldError as StageRefusal
+from lingbot_triton.settings import Settings, SettingsError
+from lingbot_triton.triton.installation import InstallationError
+from lingbot_triton.triton.secret import VARIABLE as SECRET_VARIABLE
+from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
+from lingbot_triton.world.errors import CheckpointError
+
+__all__ = ["main", "play_on_server", "play_on_stages"]
+
+UNUSABLE = (
+    *(CheckpointError, ExpectationError, SettingsError),
+    *(WorldError, StageRefusal, ServerError, InstallationError),
+)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("checkpoint", type=_FOLDER)
+@click.argument("expected", type=_FOLDER)
+@click.option("--url", help="gRPC address of a server to play on; it must serve CHECKPOINT.")
+@click.option("--server", is_flag=True, help="Start a server for CHECKPOINT and play on it too.")
+@click.option(
+    "--record",
+    "recording",
+    is_flag=True,
+    help="Compare nothing: keep what comes out of EXPECTED's session.json and image.png in it.",
+)
+def main(checkpoint: Path, expected: Path, url: str | None, server: bool, recording: bool) -> None:
+    """Play the session in EXPECTED with CHECKPOINT and compare all that EXPECTED holds.
+
+    It is played on the stages in this process, and with --url or --server through a server too.
+    Device, number format and threads come from the LINGBOT_* variables; with LINGBOT_SECRET set
+    to the server's, conditions, flows and latents are compared there as well as frames.
+    """
+    try:
+        if recording:
+            click.echo(f"wrote {record(checkpoint, expected, Settings.load())}")
+            return
+        reports = [play_on_stages(checkpoint, expected, Settings.load())]
+        if url is not None:
+            reports.append(play_on_server(url, expected, os.environ.get(SECRET_VARIABLE)))
+        if server:
+            reports.append(_on_own_server(checkpoint, expected))
+    except UNUSABLE as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    report = merge(reports)
+    click.echo(report.to_json())
+    sys.exit(0 if report.ok else 1)
+
+
+def _on_own_server(checkpoint: Path, expected: Path) -> Report:
+    secret = secrets.token_hex(32)
+    environment = {"LINGBOT_CHECKPOINT": str(checkpoint.resolve()), SECRET_VARIABLE: secret}
+    with ServerProcess(ServerConfig(environment=environment, start_seconds=3600)) as process:
+        return play_on_server(process.grpc, expected, secret)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Playing a folder's session through a running server.
+
+The orchestrator's clients see frames only. Whoever knows the server's secret also reaches the
+workers, and so compares prompts, conditions, flows and latents as Triton passes them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lingbot_client import WorldClient
+from numpy.typing import NDArray
+from PIL import Image
+
+from lingbot_tools.regression.expectations import ExpectationError, Expectations, Variant
+from lingbot_tools.regression.play import compare_contexts, compare_session, conditions_of, play
+from lingbot_tools.regression.remote import RemoteStages
+from lingbot_tools.regression.report import Report, new_report, psnr, ssim
+from lingbot_triton.errors import BadRequest
+from lingbot_triton.options import Geometry
+
+
+def play_on_server(url: str, expected: Path, secret: str | None = None) -> Report:
+    """Play the session in `expected` on the server at `url` and compare what can be seen there.
+
+    Raises ExpectationError for the folder, and the client's exceptions for the server.
+    """
+    expectations = Expectations.load(expected)
+    report = new_report(Path("(the server's)"), expected, f"server {url}")
+    variants, unknown = expectations.variants()
+    report.not_compared += unknown
+    report.not_compared.append("token ids, schedule and controls: they never leave the stages")
+    asyncio.run(_compare_frames(report, url, expectations, variants))
+    if secret is None:
+        what = "contexts, conditions, flows and latents"
+        report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
+        return report.finish()
+    with RemoteStages(url, secret) as stages:
+        compare_contexts(report, stages.prompt.encode, expectations)
+        conditions = conditions_of(stages, expectations)
+        for variant in variants:
+            played = play(stages, expectations, conditions, variant)
+            tensors = expectations.tensors(variant.file) or {}
+            compare_session(report, variant, played, np.concatenate(conditions, axis=1), tensors)
+    return report.finish()
+
+
+async def _compare_frames(
+    report: Report, url: str, expectations: Expectations, variants: list[Variant]
+) -> None:
+    async with WorldClient(url) as client:
+        for variant in variants:
+            expected = (expectations.tensors(variant.file) or {}).get("frames_u8")
+            if expected is None:
+                report.not_compared.append(f"{variant.file}.frames")
+                continue
+            frames = await _frames(client, expectations, variant)
+            report.compare_frames(f"{variant.file}.frames", frames, expected)
+            again = await _frames(client, expectations, variant)
+            same = np.array_equal(again, frames)
+            report.add("repeat", "repeat", 0.0 if same else 1.0)
+            report.measures["repeat.identical"] = same
+            report.measures["repeat.psnr"] = psnr(again, frames)
+            report.measures["repeat.ssim"] = ssim(again, frames)
+
+
+def area_for(geometry: Geometry, picture: bytes) -> int:
+    """The least `max_area` at which this picture's frames have just this size.
+
+    Raises ExpectationError where none does: a server's frames have their picture's aspect ratio.
+    """
+    with Image.open(io.BytesIO(picture)) as image:
+        width, height = image.size
+    least = geometry.height * geometry.width
+    for area in range(least, (geometry.height + 16) * (geometry.width + 16)):
+        with contextlib.suppress(BadRequest):
+            if Geometry.fit(height, width, area) == geometry:
+                return area
+    raise ExpectationError(
+        f"no max_area makes frames of {geometry.width}x{geometry.height} of a picture of "
+        f"{width}x{height}: on a server they have its aspect ratio"
+    )
+
+
+async def _frames(
+    client: WorldClient, expectations: Expectations, variant: Variant
+) -> NDArray[Any]:
+    """The session's frames through the orchestrator, [n, H, W, 3]."""
+    picture = (expectations.folder / expectations.session.get("image", "image.png")).read_bytes()
+    area = area_for(expectations.geometry, picture)
+    options = variant.options.differing() | {"max_area": area}
+    async with client.open_session(picture, variant.prompt, **options) as session:
+        frames = []
+        for keys in expectations.keys:
+            await session.send(keys)
+            frames.append((await session.next_chunk()).frames)
+    return np.concatenate(frames)

@@ -1,0 +1,1 @@
+"""Reference documentation, rendered from the contracts."""

@@ -1,0 +1,85 @@
+"""The checkpoint's card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lingbot_tools.tiny_world.scene import COLOURS, FLOORS, KINDS, SKIES
+from lingbot_tools.tiny_world.work import Work
+
+_CARD = """\
+# A tiny world
+
+Weights of LingBot-World-Fast's architecture at a very small size, in the released ones' layout,
+trained by `scripts/train-tiny` on a CPU on films of a procedural world. They show what the
+network, the server and the client do with keys; they know nothing of real pictures.
+
+- Frames of 96×64 pixels at 16 per second. Start from a picture of the world:
+  `lingbot_tools.tiny_world.renderer`, scenes below number 1,000,000 were not trained on.
+- Prompts are like `A hall with red and teal pillars on a striped blue floor at sunset.`
+  Kinds: {kinds}. Floors: {floors}. Colours: {colours}. Skies: {skies}. Other words all read alike.
+- Keys as everywhere here, at the default steps: 0.05 forward and 2° of turn a frame.
+- Transformer: width {dim}, {layers} layers, {heads} heads. VAE: base width {base}. Stored as
+  float16; computed as the settings say.
+- Licence: Apache-2.0, like the project; nothing of the released weights is in here.
+
+## Limits
+
+What a picture shows turns and moves with the keys for some chunks, then blurs: what comes into view
+is a guess at its mean, and each chunk goes on from the one before. Long sessions end in sky, floor
+and fog; scenes at night are the first to. The measures below say how far this goes.
+
+## Training
+
+| stage | steps | minutes |
+|---|---|---|
+{stages}
+
+Seed {seed}. Films for the transformer: {films}, of 81 frames each.
+{measures}"""
+
+_MEASURES = """
+## Measured
+
+By `scripts/eval-tiny`, on {scenes} scenes that were not trained on, against the renderer:
+
+| measure | value | wanted | |
+|---|---|---|---|
+{rows}
+"""
+
+
+def write_card(checkpoint: Path, work: Work) -> None:
+    """README.md in the checkpoint's folder, with the newest measurements there are."""
+    plan: dict[str, Any] = work.read_json("plan.json")
+    rows = []
+    for stage in ("vae", "dit"):
+        kept = work.load(stage)
+        if kept is not None:
+            rows.append(f"| {stage} | {kept[0].step} | {kept[0].seconds / 60:.0f} |")
+    text = _CARD.format(
+        kinds=", ".join(KINDS),
+        floors=", ".join(FLOORS),
+        colours=", ".join(COLOURS),
+        skies=", ".join(SKIES),
+        dim=plan["network"]["dim"],
+        layers=plan["network"]["layers"],
+        heads=plan["network"]["heads"],
+        base=plan["vae"]["base_dim"],
+        stages="\n".join(rows),
+        seed=plan["seed"],
+        films=(work.read_json("films.json") or {"films": 0})["films"],
+        measures=_measures(work.read_json("evaluation.json")),
+    )
+    (checkpoint / "README.md").write_text(text)
+
+
+def _measures(evaluation: dict[str, Any] | None) -> str:
+    if evaluation is None:
+        return ""
+    rows = []
+    for bar in evaluation["bars"]:
+        met = "met" if bar["met"] else "NOT MET"
+        rows.append(f"| {bar['name']} | {bar['shown']} | {bar['wanted']} | {met} |")
+    return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))

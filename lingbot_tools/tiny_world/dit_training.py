@@ -1,0 +1,144 @@
+"""The causal transformer's stage: each chunk from noise, after the true chunks before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lingbot_tools.tiny_world.batches import GRID, Batch, Batches
+from lingbot_tools.tiny_world.forward import (
+    forward,
+    read_controls,
+    read_prompts,
+    segment_tokens,
+    turns,
+    unsegment_tokens,
+)
+from lingbot_tools.tiny_world.layout import Layout
+from lingbot_tools.tiny_world.loop import Losses
+from lingbot_triton.options import CHUNK_LATENT_FRAMES
+from lingbot_triton.world.dit import WorldTransformer
+from lingbot_triton.world.schedule import Schedule
+
+SHIFT = 10.0
+_STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
+"""How often each of the four steps is practised: the first one has the most to do."""
+_HISTORY_NOISE = 0.15
+"""At most so much noise is on the true history, as a session's own is never quite right."""
+
+
+@dataclass(frozen=True)
+class DiTConfig:
+    batch: int = 4
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.01
+
+
+def optimisers(network: WorldTransformer, config: DiTConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the blocks' matrices, AdamW for everything else."""
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, parameter in network.named_parameters():
+        inner = name.startswith("blocks.") and parameter.ndim == 2
+        (matrices if inner else others).append(parameter)
+    return [
+        torch.optim.Muon(
+            matrices,
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(others, config.learning_rate, (0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+class DiTTrainee:
+    """Implements `loop.Trainee`: the clean latent from each of the schedule's four noise levels."""
+
+    name = "dit"
+
+    def __init__(
+        self,
+        network: WorldTransformer,
+        batches: Batches,
+        channel_weights: torch.Tensor,
+        config: DiTConfig,
+        seed: int,
+    ) -> None:
+        self.network = network
+        self.module: torch.nn.Module = network
+        self.batches = batches
+        self.weights = channel_weights.view(-1, 1, 1, 1)
+        self.seed = seed
+        self.optimisers = optimisers(network, config)
+        self.schedule = Schedule.shifted(SHIFT)
+
+    def losses(self, step: int) -> Losses:
+        """Squared errors of the clean latents as each chunk sees them from one of the levels."""
+        random = np.random.default_rng([self.seed, step, 2])
+        generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+        layout = Layout.sample(random, self.batches.films.chunks)
+        batch = self.batches.draw(step, layout, random)
+        clean = batch.clean
+        amount = torch.rand(len(clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
+        history = clean + amount * torch.randn(clean.shape, generator=generator)
+        shape = len(clean), len(layout.chunks)
+        steps = torch.from_numpy(random.choice(len(_STEP_ODDS), shape, p=_STEP_ODDS))
+        levels = torch.tensor(self.schedule.clean_sigmas)[steps]
+        sigma = levels.repeat_interleave(CHUNK_LATENT_FRAMES, 1)[:, None, :, None, None]
+        sample = (1 - sigma) * clean + sigma * torch.randn(clean.shape, generator=generator)
+        timesteps = torch.tensor(self.schedule.timesteps)[steps]
+        with torch.autocast("cpu", torch.bfloat16):
+            flow = self.flow(batch, history, sample, timesteps)
+        errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
+        return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
+
+    def flow(
+        self, batch: Batch, history: torch.Tensor, sample: torch.Tensor, timesteps: torch.Tensor
+    ) -> torch.Tensor:
+        """[b, 16, 3n, h, w] at noisy samples, each after the clean `history` before it."""
+        network, layout = self.network, batch.layout
+        parts = [
+            segment_tokens(torch.cat((video, batch.condition), dim=1), CHUNK_LATENT_FRAMES)
+            for video in (history, sample)
+        ]
+        clean = layout.clean
+        camera = [
+            (torch.cat((scale[:, :clean], scale), 1), torch.cat((shift[:, :clean], shift), 1))
+            for scale, shift in read_controls(network, batch.control)
+        ]
+        patches = forward(
+            network,
+            torch.cat((parts[0][:, :clean], parts[1]), dim=1),
+            torch.cat((timesteps.new_zeros(len(timesteps), clean), timesteps), dim=1),
+            camera,
+            read_prompts(network, batch.contexts),
+            turns(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
+            layout.views(GRID[1] * GRID[2]),
+            outputs=len(layout.chunks),
+        )
+        return unsegment_tokens(patches, GRID)
+
+
+def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
+    """Means of errors [b, n] over what is learnt, and over its first and last steps.
+
+    `total` is the geometric mean, as a mean over films of their errors in dB is: under the
+    arithmetic one dark films, whose errors are small in any case, would hardly count.
+    """
+    learnt = torch.tensor(layout.learnt)
+    losses = {"total": by_chunk[:, learnt].log().mean().exp()}
+    for index in (0, len(_STEP_ODDS) - 1):
+        chosen = (steps == index) & learnt
+        if chosen.any():
+            losses[f"step {index}"] = by_chunk[chosen].mean().detach()
+    return losses
+
+
+def _by_chunk(video: torch.Tensor) -> torch.Tensor:
+    """[..., 3n, h, w] as [..., n, 3, h, w]."""
+    *outer, frames, height, width = video.shape
+    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
+    return video.reshape(shape)

@@ -1,0 +1,190 @@
+"""Films of the tiny world as latents on disk: what the transformer learns from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from lingbot_tools.tiny_world.renderer import render
+from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
+from lingbot_tools.tiny_world.vae_training import build_vae, to_pixels
+from lingbot_tools.tiny_world.walk import stroll
+from lingbot_tools.tiny_world.work import Work
+from lingbot_triton.options import CHUNK_LATENT_FRAMES, VIDEO_FRAMES_PER_LATENT
+
+_CONDITION_LATENTS = 7
+"""Black frames change the condition hardly any more after so many latent frames."""
+
+
+@dataclass(frozen=True)
+class FilmsSize:
+    films: int = 3200
+    chunks: int = 7
+    shard: int = 16
+    """Films of one file, which is what one process does at a time."""
+
+
+@dataclass(frozen=True)
+class Films:
+    """All films, float16 latents [n, 16, 3 · chunks, h, w] and conditions [n, 16, 7, h, w]."""
+
+    latents: torch.Tensor
+    conditions: torch.Tensor
+    scenes: list[int]
+    keys: list[tuple[str, ...]]
+
+    @classmethod
+    def load(cls, work: Work) -> Films:
+        """Every shard that is there; raises FileNotFoundError where there is none."""
+        shards = [
+            torch.load(path, weights_only=True) for path in sorted(_folder(work).glob("*.pt"))
+        ]
+        if not shards:
+            raise FileNotFoundError(f"{_folder(work)} holds no films")
+        return cls(
+            torch.cat([shard["latents"] for shard in shards]),
+            torch.cat([shard["conditions"] for shard in shards]),
+            [scene for shard in shards for scene in shard["scenes"]],
+            [tuple(keys) for shard in shards for keys in shard["keys"]],
+        )
+
+    @property
+    def chunks(self) -> int:
+        return self.latents.shape[2] // CHUNK_LATENT_FRAMES
+
+    def condition(self, index: int, chunks: tuple[int, ...]) -> torch.Tensor:
+        """Mask and latents [20, 3 · len(chunks), h, w] of these chunks of one film."""
+        frames = frames_of(chunks)
+        kept = self.conditions.shape[2]
+        latents = self.conditions[index][:, [min(frame, kept - 1) for frame in frames]].float()
+        mask = latents.new_zeros(4, *latents.shape[1:])
+        mask[:, [place for place, frame in enumerate(frames) if frame == 0]] = 1
+        return torch.cat((mask, latents))
+
+
+def frames_of(chunks: tuple[int, ...]) -> list[int]:
+    """Numbers of the chunks' latent frames."""
+    each = range(CHUNK_LATENT_FRAMES)
+    return [chunk * CHUNK_LATENT_FRAMES + frame for chunk in chunks for frame in each]
+
+
+def _folder(work: Work) -> Path:
+    folder = work.path("films")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def make_films(
+    work: Work, size: FilmsSize, base_dim: int, minutes: float, processes: int, console: Console
+) -> None:
+    """Render and encode films into shards, as many as `size` says; shards that are there stay.
+
+    Needs the normalised VAE's weights in `vae-final.pt`. Stops after `minutes`, or on Ctrl-C.
+    With no `processes` this one does the work.
+    """
+    folder = _folder(work)
+    ending = time.monotonic() + 60 * minutes
+    numbers = range(-(-size.films // size.shard))
+    missing = [number for number in numbers if not (folder / f"{number:05}.pt").exists()]
+    make = partial(_make_shard, folder, work.path("vae-final.pt"), base_dim, size)
+    context = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(console=console, refresh_per_second=1))
+        made: Iterable[int] = map(make, missing)
+        if processes and missing and minutes > 0:
+            pool = stack.enter_context(context.Pool(processes, _start_worker))
+            made = pool.imap_unordered(make, missing)
+        task = progress.add_task("films", total=len(numbers), completed=len(numbers) - len(missing))
+        while time.monotonic() < ending and next(iter(made), None) is not None:
+            progress.advance(task)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _make_shard(folder: Path, vae_file: Path, base_dim: int, size: FilmsSize, number: int) -> int:
+    vae = build_vae(base_dim, 0).eval().requires_grad_(False)
+    vae.load_state_dict(torch.load(vae_file, weights_only=True))
+    first = FIRST_TRAINING_SCENE + number * size.shard
+    parts: dict[str, list[Any]] = {"latents": [], "conditions": [], "scenes": [], "keys": []}
+    for scene_number in range(first, first + size.shard):
+        scene = Scene.sample(scene_number)
+        walk = stroll(scene, size.chunks, scene_number)
+        film = to_pixels(render(scene, walk.video))
+        black = film.clone()[:, : 1 + VIDEO_FRAMES_PER_LATENT * (_CONDITION_LATENTS - 1)]
+        black[:, 1:] = 0
+        parts["latents"].append(encode(vae, film).half())
+        parts["conditions"].append(encode(vae, black).half())
+        parts["scenes"].append(scene_number)
+        parts["keys"].append(list(walk.keys))
+    shard = {
+        name: torch.stack(value) if name in ("latents", "conditions") else value
+        for name, value in parts.items()
+    }
+    partial_path = folder / f"{number:05}.partial"
+    torch.save(shard, partial_path)
+    partial_path.rename(folder / f"{number:05}.pt")
+    return number
+
+
+@torch.inference_mode()
+def encode(vae: Any, film: torch.Tensor) -> torch.Tensor:
+    """Normalised latents [16, n, h, w] of a film [3, 4n - 3, H, W]."""
+    with torch.autocast("cpu", torch.bfloat16):
+        raw = vae.encode(film.unsqueeze(0)).latent_dist.mean.float()[0]
+    mean, std = statistics(vae)
+    normalised: torch.Tensor = (raw - mean) / std
+    return normalised
+
+
+@torch.no_grad()
+def decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
+    """The film [3, 4n - 3, H, W] of normalised latents [16, n, h, w]."""
+    mean, std = statistics(vae)
+    with torch.autocast("cpu", torch.bfloat16):
+        film: torch.Tensor = vae.decode((latents * std + mean).unsqueeze(0)).sample[0]
+    return film.float().clamp(-1, 1)
+
+
+def statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = (
+        torch.tensor(values).view(-1, 1, 1, 1)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    return mean, std
+
+
+def channel_weights(vae: Any, films: Films, count: int) -> torch.Tensor:
+    """How much pixels depend on each latent channel, [16], 1 on average and at least 0.1."""
+    generator = torch.Generator().manual_seed(0)
+    changes = torch.zeros(films.latents.shape[1])
+    for latents in films.latents[:count, :, :CHUNK_LATENT_FRAMES].float():
+        plain = decode(vae, latents)
+        for channel in range(len(changes)):
+            changed = latents.clone()
+            noise = torch.randn(changed[channel].shape, generator=generator)
+            changed[channel] += 0.5 * noise
+            changes[channel] += (decode(vae, changed) - plain).square().mean()
+    return (changes / changes.mean()).clamp(min=0.1)
+
+
+def shuffled(count: int, seed: int, step: int, batch: int) -> Iterator[int]:
+    """The films of step number `step`: all of them once an epoch, each time in another order."""
+    for place in range(step * batch, (step + 1) * batch):
+        epoch, offset = divmod(place, count)
+        order = np.random.default_rng([seed, epoch, 4]).permutation(count)
+        yield int(order[offset])

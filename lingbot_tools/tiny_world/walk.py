@@ -1,0 +1,77 @@
+"""Walks through a scene: held keys chunk by chunk, integrated as the service integrates them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lingbot_tools.tiny_world.scene import Scene
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.camera import Camera, Poses
+
+HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
+"""Keys that walks hold, and how often, of 100."""
+_ODDS = (24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)
+_REPEAT = 0.35
+"""How often a walk goes on with the keys of the chunk before."""
+_CLEARANCE = 0.15
+_LEVEL_DEGREES = 25.0
+"""Walks look no farther up or down."""
+_TRIES = 40
+
+
+@dataclass
+class FilmedCamera(Camera):
+    """A camera that keeps every step it makes, which is a video frame each."""
+
+    filmed: list[Poses] = field(default_factory=lambda: [np.eye(4)])
+
+    def _move(self, keys: str, options: SessionOptions) -> None:
+        super()._move(keys, options)
+        self.filmed.append(self.pose.copy())
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Keys per chunk, poses at video rate [9 + 12 (n - 1), 4, 4] and at latent rate [3n, 4, 4]."""
+
+    keys: tuple[str, ...]
+    video: Poses
+    latent: Poses
+
+
+def follow(keys: tuple[str, ...], options: SessionOptions | None = None) -> Walk:
+    """The walk that holds `keys[i]` for chunk i."""
+    options = options or SessionOptions()
+    camera = FilmedCamera()
+    latent = [camera.follow_keys(held, options) for held in keys]
+    return Walk(keys, np.stack(camera.filmed), np.concatenate(latent))
+
+
+def stroll(scene: Scene, chunks: int, seed: int) -> Walk:
+    """A random walk that runs into nothing."""
+    random = np.random.default_rng([seed, 0x3A1C])
+    keys: tuple[str, ...] = ()
+    while len(keys) < chunks:
+        keys = (*keys, _next_keys(scene, keys, random))
+    return follow(keys)
+
+
+def _next_keys(scene: Scene, keys: tuple[str, ...], random: np.random.Generator) -> str:
+    odds = np.array(_ODDS) / sum(_ODDS)
+    for _ in range(_TRIES):
+        held = str(random.choice(HELD, p=odds))
+        if keys and random.random() < _REPEAT:
+            held = keys[-1]
+        walk = follow((*keys, held))
+        looks = np.abs(np.degrees(np.arcsin(np.clip(walk.video[:, 1, 2], -1, 1)))).max()
+        if looks <= _LEVEL_DEGREES and scene.clearance(walk.video) > _CLEARANCE:
+            return held
+    return "l"  # turning on the spot is always possible
+
+
+def opposite(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that do the reverse; standing still becomes walking."""
+    table = str.maketrans("wsadikjl", "swdakilj")
+    return tuple(held.translate(table) or "s" for held in keys)

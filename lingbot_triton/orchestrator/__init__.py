@@ -1,0 +1,1 @@
+"""Sessions: cursors, admission, pipeline, ending, recovery. Neither torch nor Triton."""

@@ -1,0 +1,206 @@
+"""The GPU check's own code, on a CPU and at the smallest size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lingbot_tools.gpu_check import __main__ as program
+from lingbot_tools.gpu_check import golden, vae, variants
+from lingbot_tools.gpu_check.cases import FULL, SMALL, random_network
+from lingbot_tools.gpu_check.flops import commit_flops, control_flops, pass_flops, peak
+from lingbot_tools.gpu_check.report import PUBLISHED, chunk_times, table
+from lingbot_tools.gpu_check.sessions import (
+    Chunk,
+    growth,
+    open_session,
+    play,
+    random_control,
+    summarize,
+)
+from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.world.attention import SDPA
+from lingbot_triton.world.kernels import Kernels
+
+CPU = torch.device("cpu")
+TINY = replace(
+    SMALL,
+    config=replace(SMALL.config, num_layers=2, dim=48, num_heads=2),
+    geometry=Geometry(16, 32),
+    vae_width=2,
+    rolling_chunks=7,
+    repeats=1,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def stage() -> DenoiseStage:
+    return DenoiseStage(random_network(TINY.config, CPU, torch.float32), CPU)
+
+
+@pytest.fixture
+def no_golden(monkeypatch):
+    """Golden sessions are played elsewhere; here they take the time of the check's own tests."""
+    monkeypatch.setattr(golden, "measure", lambda kind, device, dtype: ERROR)
+
+
+ERROR = golden.Error("cam", "float32", 1e-7, 1e-6, 1e-6)
+
+
+@pytest.mark.usefixtures("no_golden")
+def test_the_whole_check_runs_and_tells_what_it_found(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(program, "SMALL", TINY)
+    file = tmp_path / "deeper" / "check.json"
+    arguments = ["--device", "cpu", "--small", "--json", str(file)]
+    assert program.main(arguments) == 0
+    report, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert report["problems"] == []
+    assert [session["visible_frames"] for session in report["sessions"].values()] == [15, 21]
+    assert report["sessions"]["window15+sink3"]["chunks_measured"] == 3
+    assert len(report["chunks"]) == 7 + 7
+    assert [row["compiled"] for row in report["variants"]] == [False, True]
+    assert all(row["difference"] < 0.01 for row in report["variants"])
+    assert set(report["vae"]) == {"float32", "bfloat16"}
+    assert all(row["ms"] > 0 for row in report["attention"])
+    assert len(report["golden"]) == 4
+    assert report["memory"]["weights_bytes"] > 0
+    assert any("needs a CUDA device" in what for what in report["left_out"])
+    for text in ("sdpa, compiled", "TeleFuser", "whole chunk in line", "golden cam"):
+        assert text in printed
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert program.main([]) == 2
+    assert "torch sees no GPU here" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_left_out_and_what_is_wrong_is_a_problem(monkeypatch):
+    def missing(*_):
+        raise ImportError("No module named 'diffusers'")
+
+    wrong = replace(ERROR, latents_relative=0.5)
+
+    def measure(kind, device, dtype):
+        if kind == "act":
+            raise FileNotFoundError("tests/golden")
+        return wrong
+
+    monkeypatch.setattr(vae, "measure", missing)
+    monkeypatch.setattr(golden, "measure", measure)
+    monkeypatch.setattr(program.sessions, "growth", lambda _: 2**30)
+    report = program.check(TINY, CPU, torch.float32)
+    assert any("No module named 'diffusers'" in what for what in report["left_out"])
+    assert any("golden act: tests/golden" in what for what in report["left_out"])
+    assert [problem.split(":")[0] for problem in report["problems"]] == [
+        "memory grew by 1073741824 bytes in 7 chunks",
+        "golden cam in float32",
+        "golden cam in bfloat16",
+    ]
+    printed = table(report)
+    assert "FAILED: memory grew" in printed
+    assert chunk_times(report, "full")["control to last frame"] is None
+
+
+def test_it_needs_nothing_but_torch():
+    code = "import sys, lingbot_tools.gpu_check.__main__; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in run.stdout.split()}
+    assert "torch" in imported
+    assert not imported & {
+        *("diffusers", "transformers", "tokenizers", "safetensors", "click", "rich", "PIL"),
+        *("tritonclient", "triton_python_backend_utils", "lingbot_client", "ftfy"),
+    }
+
+
+@torch.inference_mode()
+def test_operations_are_those_that_torch_counts(stage):
+    state = open_session(stage, TINY, SessionOptions(kv_window_frames=6))
+    play(stage, state, TINY, 2)
+    network, control = stage.network, random_control(stage, TINY)
+    tokens = 3 * TINY.geometry.tokens_per_frame
+    modulation = network.modulation(500)
+
+    def counted(work) -> int:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            work()
+        return counter.get_total_flops()
+
+    caches = state.caches
+    read = counted(lambda: network.read_control(caches, control))
+    assert read == control_flops(TINY.config, tokens)
+    one = counted(lambda: network(state.sample, modulation, caches))
+    assert one == pass_flops(TINY.config, tokens, 2 * tokens)
+    last = counted(lambda: network.commit(state.sample, modulation, caches))
+    assert last == commit_flops(TINY.config, tokens, 2 * tokens)
+
+
+def test_a_full_pass_takes_a_quarter_of_a_second_at_peak():
+    tokens = 3 * FULL.geometry.tokens_per_frame
+    operations = pass_flops(FULL.config, tokens, 7 * tokens)
+    assert 0.2 < operations / peak("NVIDIA H200") < 0.3
+
+
+@pytest.mark.parametrize(
+    ("gpu", "value"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks_are_found_by_product_name(gpu, value):
+    assert peak(gpu) == value
+
+
+def test_only_chunks_that_see_a_full_window_are_summarized():
+    chunks = [
+        Chunk(0, 3, 9.0, (90.0, 9.0), 9.0, 9.0, 100),
+        Chunk(1, 6, 1.0, (50.0, 4.0), 2.0, 10.0, 700),
+        Chunk(2, 6, 3.0, (50.0, 6.0), 4.0, 30.0, 750),
+    ]
+    found = summarize(chunks, TINY, 1e12)
+    assert (found["chunks_measured"], found["control_ms"], found["step_ms"]) == (2, 2.0, 5.0)
+    assert (found["commit_ms"], found["latent_ms"]) == (3.0, 20.0)
+    tokens = 3 * TINY.geometry.tokens_per_frame
+    share = pass_flops(TINY.config, tokens, 2 * tokens) / 5e-3 / 1e12
+    assert found["peak_share"]["step"] == pytest.approx(share, abs=1e-4)
+    assert growth(chunks) == 50
+    assert summarize(chunks, TINY, None)["peak_share"] == dict.fromkeys(
+        ("control", "step", "commit")
+    )
+
+
+def test_other_kernels_are_given_for_a_while(stage):
+    other = Kernels.compile(SDPA, "eager")
+    before = stage.network.kernels
+    with variants.computing_with(stage.network, other):
+        assert stage.network.blocks[1].self_attn.kernels is other
+    assert stage.network.blocks[1].self_attn.kernels is before
+
+
+def test_published_numbers_are_compared_with_the_same_thing():
+    report = {
+        "sessions": {"full": {"latent_ms": 10.0, "commit_ms": 3.0}},
+        "vae": {"float32": {"decode_frame_ms": 2.0, "encode_chunk_ms": 5.0}},
+    }
+    mine = chunk_times(report, "full")
+    assert {name for *_, name, _ in PUBLISHED} <= set(mine)
+    assert mine["control to first frames"] == 12.0
+    assert mine["control to last frame"] == 16.0
+    assert mine["whole chunk in line"] == 19.0
