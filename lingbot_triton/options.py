@@ -9,60 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 from lingbot_triton.errors import BadRequest
 
-CHUNK_LATENT_FRAMES = 3
-"""Latent frames of one chunk: 9 video frames for the first chunk, 12 for every later one."""
-
-VIDEO_FRAMES_PER_LATENT = 4
-FRAMES_PER_SECOND = 16
-SPATIAL_STRIDE = 8
-"""Pixels per latent cell in both directions."""
-
-PATCH = 2
-"""Latent cells per token in both directions."""
-
-MINIMUM_SIDE = SPATIAL_STRIDE * PATCH
-MAXIMUM_AREA = 1280 * 720
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Pixel height and width of a session's frames, both multiples of 16."""
-
-    height: int
-    width: int
-
-    @property
-    def latent(self) -> tuple[int, int]:
-        """Latent height and width."""
-        return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
-
-    @property
-    def tokens_per_frame(self) -> int:
-        """Transformer tokens of one latent frame."""
-        height, width = self.latent
-        return height // PATCH * (width // PATCH)
-
-    @classmethod
-    def fit(cls, picture_height: int, picture_width: int, max_area: int) -> Geometry:
-        """The size nearest to `max_area` pixels with the picture's aspect ratio, floored to 16.
-
-        Raises BadRequest where a side would be shorter than 16 pixels.
-        """
-        aspect = picture_height / picture_width
-        height = int(math.sqrt(max_area * aspect) // MINIMUM_SIDE) * MINIMUM_SIDE
-        width = int(math.sqrt(max_area / aspect) // MINIMUM_SIDE) * MINIMUM_SIDE
-        if height < MINIMUM_SIDE or width < MINIMUM_SIDE:
-            raise BadRequest(
-                f"a picture of {picture_width}x{picture_height} pixels becomes {width}x{height} "
-                f"at an area of {max_area}; each side needs at least {MINIMUM_SIDE}"
-            )
-        return cls(height, width)
-
-
-def video_frames(latent_frames: int, *, first: bool) -> int:
-    """Video frames that `latent_frames` decode to; the very first latent frame gives only one."""
-    frames = latent_frames * VIDEO_FRAMES_PER_LATENT
-    return frames - (VIDEO_FRAMES_PER_LATENT - 1) if first else frames
+MAX_AREA = 1280 * 720
+"""Pixels of the largest frames."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +50,16 @@ class SessionOptions:
         """Index of the last chunk the session can have, None for an endless one."""
         return None if self.endless else self.chunk_count - 1
 
-    @property
-    def cache_latent_frames(self) -> int:
-        """Latent frames whose keys and values the session keeps."""
-        return self.kv_window_frames or self.chunk_count * CHUNK_LATENT_FRAMES
+    def cache_latent_frames(self, chunk_latent_frames: int) -> int:
+        """Latent frames whose keys and values a session of such chunks keeps."""
+        return self.kv_window_frames or self.chunk_count * chunk_latent_frames
+
+    def check_chunk(self, chunk_latent_frames: int) -> None:
+        """Raise BadRequest where the options do not go with a model of such chunks."""
+        _between("decode_frames", self.decode_frames, 1, chunk_latent_frames)
+        if self.kv_window_frames is not None:
+            least = self.kv_sink_frames + chunk_latent_frames
+            _between("kv_window_frames", self.kv_window_frames, least, 1000)
 
     def differing(self) -> dict[str, Any]:
         """The options that are not at their defaults, as JSON takes them."""
@@ -149,8 +103,7 @@ class SessionOptions:
         _between("yaw_step_degrees", self.yaw_step_degrees, 0, 90)
         _between("pitch_step_degrees", self.pitch_step_degrees, 0, 90)
         _between("pitch_limit_degrees", self.pitch_limit_degrees, 0, 89.9)
-        _between("max_area", self.max_area, MINIMUM_SIDE**2, MAXIMUM_AREA)
-        _between("decode_frames", self.decode_frames, 1, CHUNK_LATENT_FRAMES)
+        _between("max_area", self.max_area, 16**2, MAX_AREA)
         if self.prefetch_depth is not None:
             _between("prefetch_depth", self.prefetch_depth, 0, 8)
         if self.intrinsics is not None:
@@ -168,12 +121,6 @@ class SessionOptions:
                 raise BadRequest("option 'kv_sink_frames' needs option 'kv_window_frames'")
             return
         _between("kv_sink_frames", self.kv_sink_frames, 0, 1000)
-        _between(
-            "kv_window_frames",
-            self.kv_window_frames,
-            self.kv_sink_frames + CHUNK_LATENT_FRAMES,
-            1000,
-        )
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

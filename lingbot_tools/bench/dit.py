@@ -13,8 +13,8 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import Modulation, WorldTransformer, dtype_of
-from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 

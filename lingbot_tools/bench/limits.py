@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from lingbot_client.figures import SECONDS_PER_CHUNK
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
 from lingbot_triton.simulated.profiles import CostProfile
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import video_frames
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Variant:
         }
 
 
-INLINE = Variant("inline", "everything in line, whole chunks", 0, True, CHUNK_LATENT_FRAMES)
-PREFETCH = Variant("prefetch", "conditions prefetched, no more", 2, True, CHUNK_LATENT_FRAMES)
+INLINE = Variant("inline", "everything in line, whole chunks", 0, True, CHUNK)
+PREFETCH = Variant("prefetch", "conditions prefetched, no more", 2, True, CHUNK)
 ALL = Variant("all", "prefetch, commit beside decoding, frames as decoded", 2, False, 1)
 VARIANTS = (INLINE, PREFETCH, ALL)
 
@@ -78,13 +81,13 @@ def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: fl
     condition = 0.0 if variant.prefetch_depth else profile.condition
     commit = profile.commit if variant.commit_inline else 0.0
     decoding = profile.decode_per_latent_frame
-    whole = condition + profile.denoise + commit + CHUNK_LATENT_FRAMES * decoding
-    first = whole - (CHUNK_LATENT_FRAMES - variant.decode_frames) * decoding
+    whole = condition + profile.denoise + commit + CHUNK * decoding
+    first = whole - (CHUNK - variant.decode_frames) * decoding
     lane = condition + profile.denoise + profile.commit
     """How long a chunk keeps the next one from being denoised."""
-    frames = video_frames(CHUNK_LATENT_FRAMES, first=False)
+    frames = video_frames(CHUNK, first=False)
     if scenario.ahead:
-        period = max(lane, CHUNK_LATENT_FRAMES * decoding, profile.condition)
+        period = max(lane, CHUNK * decoding, profile.condition)
         return Limits(float("nan"), float("nan"), period, _rate(frames, period))
     pause = think if scenario.think else 0.0
     queue = max(0.0, lane - whole - pause)

@@ -20,7 +20,10 @@ from lingbot_tools.bench.bars import Bar
 from lingbot_tools.bench.drive import FrameSize, errors, measure
 from lingbot_tools.bench.echo import write_echo_repository
 from lingbot_tools.bench.hosting import serving, simulated
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import video_frames
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 SERVER_TIME_BAR = 8.0
 """Milliseconds of the server's own time per chunk of tiny frames, P50."""
@@ -30,7 +33,7 @@ BEYOND_ECHO_BAR = 1.3
 
 PROFILE = "seed-4xh100"
 TINY = FrameSize(96, 64)
-CHUNK_FRAMES = video_frames(CHUNK_LATENT_FRAMES, first=False)
+CHUNK_FRAMES = video_frames(CHUNK, first=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def cases(size: FrameSize) -> list[Case]:
     """Frames of `size` by the echo and by the service, whole and in parts; and tiny frames."""
     return [
         Case("echo", size, echo=True),
-        Case("whole chunks", size, options={"decode_frames": CHUNK_LATENT_FRAMES}),
+        Case("whole chunks", size, options={"decode_frames": CHUNK}),
         Case("parts", size, options={"decode_frames": 1}),
         Case("tiny parts", TINY, options={"decode_frames": 1}),
     ]

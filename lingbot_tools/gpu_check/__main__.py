@@ -20,6 +20,9 @@ from lingbot_tools.gpu_check.flops import peak
 from lingbot_tools.gpu_check.report import table
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.world.family import WORLD_FAST
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _GOLDEN_LIMITS = {"float32": 1e-3, "bfloat16": 2e-2}
 """How far latents may be off, relative to their norm."""
@@ -98,7 +101,10 @@ def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: to
     stage.close(state)
     report["attention"] = [
         row
-        for frames in (rolling.cache_latent_frames, full.cache_latent_frames)
+        for frames in (
+            rolling.cache_latent_frames(CHUNK),
+            full.cache_latent_frames(CHUNK),
+        )
         for row in variants.measure_attention(stage, case, frames)
     ]
     problem = variants.backends(stage)[1]

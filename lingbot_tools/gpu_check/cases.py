@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.geometry import Geometry
 
 
 @dataclass(frozen=True)

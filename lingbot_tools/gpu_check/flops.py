@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.config import TransformerConfig
 
 PEAKS = {
     "B200": 2250e12,

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.world.family import WORLD_FAST
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "golden"
 CHECKPOINTS = {kind: FOLDER / kind / "checkpoint" for kind in ("cam", "act")}
@@ -71,8 +74,8 @@ def _play(
     state = stage.open({"context": context}, {"options": options, **size})
     flows, latents = [], []
     for index, held in enumerate(keys):
-        first = index * CHUNK_LATENT_FRAMES
-        part = condition[:, first : first + CHUNK_LATENT_FRAMES]
+        first = index * CHUNK
+        part = condition[:, first : first + CHUNK]
         parameters: dict[str, Any] = {"chunk_index": index, "keys": "".join(held), "record": True}
         out = stage.step(state, {"condition": part}, parameters)
         stage.commit(state)

@@ -12,8 +12,11 @@ import torch
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.flops import commit_flops, control_flops, pass_flops
 from lingbot_tools.gpu_check.timing import held_bytes, timed
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.world.family import WORLD_FAST
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _CONTEXT_TOKENS = 64
 
@@ -46,14 +49,14 @@ def open_session(stage: DenoiseStage, case: Case, options: SessionOptions) -> De
 def random_control(stage: DenoiseStage, case: Case) -> torch.Tensor:
     """A control tensor as `read_control` takes it."""
     channels = stage.network.config.control_width // 4
-    shape = (channels, CHUNK_LATENT_FRAMES, *case.geometry.latent)
+    shape = (channels, CHUNK, *case.geometry.latent)
     return torch.randn(shape, device=stage.device)
 
 
 @torch.inference_mode()
 def play(stage: DenoiseStage, state: DenoiseState, case: Case, chunks: int) -> list[Chunk]:
     """The session's next chunks, one after the other, commits included."""
-    shape = (20, CHUNK_LATENT_FRAMES, *case.geometry.latent)
+    shape = (20, CHUNK, *case.geometry.latent)
     condition = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
     control = random_control(stage, case)
     played = []
@@ -88,7 +91,7 @@ def summarize(chunks: list[Chunk], case: Case, peak: float | None) -> dict[str, 
     """Medians over the chunks that see as much as the last one, and the shares of `peak`."""
     visible = chunks[-1].visible_frames
     alike = [chunk for chunk in chunks if chunk.visible_frames == visible]
-    tokens = CHUNK_LATENT_FRAMES * case.geometry.tokens_per_frame
+    tokens = CHUNK * case.geometry.tokens_per_frame
     seen = visible * case.geometry.tokens_per_frame
     config = case.config
 

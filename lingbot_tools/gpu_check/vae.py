@@ -8,7 +8,10 @@ import torch
 
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.timing import median_ms, peak_bytes, reset_peak
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, VIDEO_FRAMES_PER_LATENT
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @torch.inference_mode()
@@ -31,11 +34,11 @@ def measure(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, A
     encoder, decoder = Encoder(vae), Decoder(vae)
     written, shown = encoder.open(), decoder.open()
     encoder.first(written, torch.zeros(3, height, width, device=device))
-    black = torch.zeros(3, VIDEO_FRAMES_PER_LATENT, height, width, device=device)
+    black = torch.zeros(3, TEMPORAL_STRIDE, height, width, device=device)
     latent = torch.randn(16, 1, *case.geometry.latent, device=device)
 
     def encode_chunk() -> None:
-        for _ in range(CHUNK_LATENT_FRAMES):
+        for _ in range(CHUNK):
             encoder.encode(written, black)
 
     def decode_frame() -> None:

@@ -13,13 +13,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.sessions import random_control
 from lingbot_tools.gpu_check.timing import median_ms
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.world.attention import SDPA, Backend, attend, choose
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.errors import AttentionError
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _TORCH_BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
 
@@ -106,7 +108,7 @@ def measure_attention(stage: DenoiseStage, case: Case, frames: int) -> list[dict
             device=stage.device,
             dtype=stage.network.dtype,
         )
-        for count in (CHUNK_LATENT_FRAMES, frames, frames)
+        for count in (CHUNK, frames, frames)
     )
     expected = attend(query, keys, values).float()
     tflop = 4 * len(query) * len(keys) * config.dim / 1e12

@@ -16,16 +16,20 @@ import torch
 
 from lingbot_tools.inspect.report import GIB, lines
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.budget import GPU_PART
 from lingbot_triton.stages.compute import DTYPES, text_dtype_of
 from lingbot_triton.world import checkpoint
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
 from lingbot_triton.world.errors import CheckpointError
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.loading import read_config
 from lingbot_triton.world.memory import chunk_bytes, frame_bytes, session_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _DIFFUSERS = ("transformer", "vae", "text_encoder", "tokenizer")
@@ -120,7 +124,7 @@ def inspect(
     if config is not None:
         itemsize = DTYPES[dtype].itemsize
         found.network = asdict(config)
-        found.cache_frames = options.cache_latent_frames
+        found.cache_frames = options.cache_latent_frames(CHUNK)
         found.kv_bytes_per_frame = frame_bytes(config, geometry, itemsize)
         found.session_bytes = session_bytes(config, options, geometry, itemsize)
         found.chunk_bytes = chunk_bytes(config, geometry, itemsize)

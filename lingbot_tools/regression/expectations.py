@@ -21,7 +21,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load_file
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -65,11 +69,11 @@ class Expectations:
             session["prompt"], session["seed"]
         except (KeyError, TypeError) as error:
             raise ExpectationError(f"{folder}/session.json lacks {error}") from None
-        frames = session.get("chunk_size", CHUNK_LATENT_FRAMES)
-        if frames != CHUNK_LATENT_FRAMES:
+        frames = session.get("chunk_size", CHUNK)
+        if frames != CHUNK:
             raise ExpectationError(
                 f"{folder}/session.json has chunks of {frames} latent frames; "
-                f"only {CHUNK_LATENT_FRAMES} are known"
+                f"only {CHUNK} are known"
             )
         try:
             with Image.open(folder / session.get("image", "image.png")) as image:

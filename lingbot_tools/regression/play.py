@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from lingbot_tools.regression.expectations import Expectations, Tensors, Variant
 from lingbot_tools.regression.report import Report, psnr, ssim
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.stages import Parameters, SessionStage
 from lingbot_triton.stages.load import PromptEncoder
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import STEP_INDICES, Noise
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 class StageSet(Protocol):
@@ -85,7 +87,7 @@ def play(
         out = denoise.step(state, {"condition": conditions[index]}, step)
         latents.append(out["latent"])
         flows.append(out["flows"])
-        pieces = 1 if whole_chunks else CHUNK_LATENT_FRAMES
+        pieces = 1 if whole_chunks else CHUNK
         for piece in np.split(out["latent"], pieces, axis=1):
             frames.append(decode.step(decoder, {"latent": piece}, {})["frames"])
         denoise.commit(state)
@@ -98,7 +100,11 @@ def play(
 def compare_session(
     report: Report, variant: Variant, played: Played, condition: NDArray[Any], tensors: Tensors
 ) -> None:
-    noise_shape = (*played.latents.shape[:1], CHUNK_LATENT_FRAMES, *played.latents.shape[2:])
+    noise_shape = (
+        *played.latents.shape[:1],
+        CHUNK,
+        *played.latents.shape[2:],
+    )
     known = {
         "condition": ("condition", condition),
         "latents": ("latents", played.latents),

@@ -21,8 +21,8 @@ from lingbot_tools.regression.expectations import ExpectationError, Expectations
 from lingbot_tools.regression.play import compare_contexts, compare_session, conditions_of, play
 from lingbot_tools.regression.remote import RemoteStages
 from lingbot_tools.regression.report import Report, new_report, psnr, ssim
-from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import Geometry
+from lingbot_triton.world.errors import InputError
+from lingbot_triton.world.geometry import Geometry
 
 
 def play_on_server(url: str, expected: Path, secret: str | None = None) -> Report:
@@ -78,7 +78,7 @@ def area_for(geometry: Geometry, picture: bytes) -> int:
         width, height = image.size
     least = geometry.height * geometry.width
     for area in range(least, (geometry.height + 16) * (geometry.width + 16)):
-        with contextlib.suppress(BadRequest):
+        with contextlib.suppress(InputError):
             if Geometry.fit(height, width, area) == geometry:
                 return area
     raise ExpectationError(

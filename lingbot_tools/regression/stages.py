@@ -24,13 +24,15 @@ from lingbot_tools.regression.play import (
     play,
 )
 from lingbot_tools.regression.report import Report, new_report
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.stages.prompt import PromptStage
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import STEP_INDICES, Schedule
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass
@@ -126,16 +128,16 @@ def _compare_long_condition(report: Report, stages: Stages, expectations: Expect
         report.not_compared.append("condition_long.safetensors")
         return
     expected = tensors["latents"]
-    chunks = expected.shape[1] // CHUNK_LATENT_FRAMES
+    chunks = expected.shape[1] // CHUNK
     state = stages.condition.open_scaled(torch.from_numpy(tensors["video_first"]))
     steps = [stages.condition.step(state, {}, {}) for _ in range(chunks)]
     mine = np.concatenate([step["condition"][-len(expected) :] for step in steps], axis=1)
-    wanted = expected[:, : chunks * CHUNK_LATENT_FRAMES]
+    wanted = expected[:, : chunks * CHUNK]
     report.compare("condition_long.latents", "condition", mine, wanted)
     changing = (expected != expected[:, -1:]).any(axis=(0, 2, 3)).nonzero()[0]
     first_equal = int(changing[-1]) + 1 if len(changing) else 0
     steady = [index for index, step in enumerate(steps) if step["steady"][0]]
-    wanted_chunk = -(-first_equal // CHUNK_LATENT_FRAMES)
+    wanted_chunk = -(-first_equal // CHUNK)
     if wanted_chunk < chunks:
         late = abs(steady[0] - wanted_chunk) if steady else float("inf")
         report.add("condition_long.steady_chunk", "steady_chunk", late)

@@ -30,6 +30,7 @@ from lingbot_triton import errors, protocol
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.protocol import TensorSpec
+from lingbot_triton.world.family import WORLD_FAST
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 BEYOND = 10**30
@@ -91,7 +92,7 @@ def limits(name: str) -> str:
     needed = {"kv_window_frames": 1000} if name == "kv_sink_frames" else {}
     values = str({**needed, name: -BEYOND}).replace("'", '"')
     try:
-        SessionOptions.parse(values)
+        SessionOptions.parse(values).check_chunk(WORLD_FAST.chunk_latent_frames)
     except BadRequest as error:
         found = re.search(r"between (\S+) and (\S+)$", str(error))
         if found is not None:

@@ -14,12 +14,16 @@ from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.walk import follow
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import control, pixel_intrinsics, rays, relative_poses
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.text import TextEncoder
 
+CHUNK = WORLD_FAST.chunk_latent_frames
+
 GEOMETRY = Geometry(HEIGHT, WIDTH)
-GRID = (CHUNK_LATENT_FRAMES, HEIGHT // 8 // PATCH, WIDTH // 8 // PATCH)
+GRID = (CHUNK, HEIGHT // 8 // PATCH, WIDTH // 8 // PATCH)
 
 _NO_PROMPT = 0.1
 """How often a film comes without its prompt."""
@@ -64,7 +68,7 @@ class Batches:
             torch.stack([self.films.condition(index, layout.chunks) for index in chosen]),
             segment_tokens(
                 torch.stack([self._control(index, layout.chunks) for index in chosen]),
-                CHUNK_LATENT_FRAMES,
+                CHUNK,
             ),
             [self.contexts[prompt] for prompt in prompts],
         )
@@ -74,9 +78,9 @@ class Batches:
         poses = follow(self.films.keys[index], self.options).latent
         relative = []
         for chunk in chunks:
-            first = chunk * CHUNK_LATENT_FRAMES
+            first = chunk * CHUNK
             before = poses[first - 1] if chunk else None
-            part = poses[first : first + CHUNK_LATENT_FRAMES]
+            part = poses[first : first + CHUNK]
             relative.append(relative_poses(part, before, self.options.translation_scale))
         return control("cam", np.concatenate(relative), self.directions)
 

@@ -18,9 +18,11 @@ from lingbot_tools.tiny_world.forward import (
 )
 from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.loop import Losses
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.world.dit import WorldTransformer
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import Schedule
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 SHIFT = 10.0
 _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
@@ -87,7 +89,7 @@ class DiTTrainee:
         shape = len(clean), len(layout.chunks)
         steps = torch.from_numpy(random.choice(len(_STEP_ODDS), shape, p=_STEP_ODDS))
         levels = torch.tensor(self.schedule.clean_sigmas)[steps]
-        sigma = levels.repeat_interleave(CHUNK_LATENT_FRAMES, 1)[:, None, :, None, None]
+        sigma = levels.repeat_interleave(CHUNK, 1)[:, None, :, None, None]
         sample = (1 - sigma) * clean + sigma * torch.randn(clean.shape, generator=generator)
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
@@ -101,7 +103,7 @@ class DiTTrainee:
         """[b, 16, 3n, h, w] at noisy samples, each after the clean `history` before it."""
         network, layout = self.network, batch.layout
         parts = [
-            segment_tokens(torch.cat((video, batch.condition), dim=1), CHUNK_LATENT_FRAMES)
+            segment_tokens(torch.cat((video, batch.condition), dim=1), CHUNK)
             for video in (history, sample)
         ]
         clean = layout.clean
@@ -140,5 +142,11 @@ def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Loss
 def _by_chunk(video: torch.Tensor) -> torch.Tensor:
     """[..., 3n, h, w] as [..., n, 3, h, w]."""
     *outer, frames, height, width = video.shape
-    shape = *outer, frames // CHUNK_LATENT_FRAMES, CHUNK_LATENT_FRAMES, height, width
+    shape = (
+        *outer,
+        frames // CHUNK,
+        CHUNK,
+        height,
+        width,
+    )
     return video.reshape(shape)

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from lingbot_tools.tiny_world.vae_export import Weights, to_native
 from lingbot_tools.tiny_world.words import write_encoder, write_tokenizer
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import dtype_of
-from lingbot_triton.world.geometry import TransformerConfig
 
 VAE_FILE = "Wan2.1_VAE.pth"
 TRANSFORMER_FOLDER = "lingbot_world_fast"

@@ -22,7 +22,10 @@ from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 from lingbot_tools.tiny_world.vae_training import build_vae, to_pixels
 from lingbot_tools.tiny_world.walk import stroll
 from lingbot_tools.tiny_world.work import Work
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, VIDEO_FRAMES_PER_LATENT
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _CONDITION_LATENTS = 7
 """Black frames change the condition hardly any more after so many latent frames."""
@@ -62,7 +65,7 @@ class Films:
 
     @property
     def chunks(self) -> int:
-        return self.latents.shape[2] // CHUNK_LATENT_FRAMES
+        return self.latents.shape[2] // CHUNK
 
     def condition(self, index: int, chunks: tuple[int, ...]) -> torch.Tensor:
         """Mask and latents [20, 3 · len(chunks), h, w] of these chunks of one film."""
@@ -76,8 +79,8 @@ class Films:
 
 def frames_of(chunks: tuple[int, ...]) -> list[int]:
     """Numbers of the chunks' latent frames."""
-    each = range(CHUNK_LATENT_FRAMES)
-    return [chunk * CHUNK_LATENT_FRAMES + frame for chunk in chunks for frame in each]
+    each = range(CHUNK)
+    return [chunk * CHUNK + frame for chunk in chunks for frame in each]
 
 
 def _folder(work: Work) -> Path:
@@ -125,7 +128,7 @@ def _make_shard(folder: Path, vae_file: Path, base_dim: int, size: FilmsSize, nu
         scene = Scene.sample(scene_number)
         walk = stroll(scene, size.chunks, scene_number)
         film = to_pixels(render(scene, walk.video))
-        black = film.clone()[:, : 1 + VIDEO_FRAMES_PER_LATENT * (_CONDITION_LATENTS - 1)]
+        black = film.clone()[:, : 1 + TEMPORAL_STRIDE * (_CONDITION_LATENTS - 1)]
         black[:, 1:] = 0
         parts["latents"].append(encode(vae, film).half())
         parts["conditions"].append(encode(vae, black).half())
@@ -172,7 +175,7 @@ def channel_weights(vae: Any, films: Films, count: int) -> torch.Tensor:
     """How much pixels depend on each latent channel, [16], 1 on average and at least 0.1."""
     generator = torch.Generator().manual_seed(0)
     changes = torch.zeros(films.latents.shape[1])
-    for latents in films.latents[:count, :, :CHUNK_LATENT_FRAMES].float():
+    for latents in films.latents[:count, :, :CHUNK].float():
         plain = decode(vae, latents)
         for channel in range(len(changes)):
             changed = latents.clone()

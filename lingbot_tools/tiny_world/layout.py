@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
+from lingbot_triton.world.family import WORLD_FAST
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _GAPS = (0, 6, 12, 24, 48, 75)
 """Latent frames that a sink's distance from the window is stretched by."""
@@ -30,7 +32,7 @@ class Layout:
     @classmethod
     def whole(cls, count: int, window: int | None = None, sink: int = 0) -> Layout:
         """A session from its start."""
-        first = tuple(CHUNK_LATENT_FRAMES * chunk for chunk in range(count))
+        first = tuple(CHUNK * chunk for chunk in range(count))
         return cls(tuple(range(count)), first, (True,) * count, window, sink)
 
     @classmethod
@@ -38,13 +40,13 @@ class Layout:
         """Half the time a session from its start, else one long after it, with a window."""
         if random.random() < 0.5:
             window = int(random.choice(_WINDOWS)) if random.random() < 0.3 else None
-            return cls.whole(count, window, CHUNK_LATENT_FRAMES if window else 0)
+            return cls.whole(count, window, CHUNK if window else 0)
         window = int(random.choice(_WINDOWS))
         start = int(random.integers(1, max(2, count - 3)))
         chunks = tuple(range(start, count))
         gap = int(random.choice(_GAPS))
-        sink = CHUNK_LATENT_FRAMES if random.random() < 0.7 else 0
-        first = tuple(CHUNK_LATENT_FRAMES * chunk + gap for chunk in chunks)
+        sink = CHUNK if random.random() < 0.7 else 0
+        first = tuple(CHUNK * chunk + gap for chunk in chunks)
         learnt = (False, *[True] * (len(chunks) - 1))
         if sink:
             chunks, first, learnt = (0, *chunks), (0, *first), (False, *learnt)
@@ -57,15 +59,18 @@ class Layout:
 
     def views(self, tokens_per_frame: int) -> list[list[slice]]:
         """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
-        chunk = CHUNK_LATENT_FRAMES * tokens_per_frame
+        chunk = CHUNK * tokens_per_frame
         views = []
         for segment in range(self.clean + len(self.chunks)):
             asking = segment if segment < self.clean else segment - self.clean
             before = [
                 frame
                 for asked in range(asking)
-                for frame in range(asked * CHUNK_LATENT_FRAMES, (asked + 1) * CHUNK_LATENT_FRAMES)
-                if self._sees(asking, asked, frame % CHUNK_LATENT_FRAMES)
+                for frame in range(
+                    asked * CHUNK,
+                    (asked + 1) * CHUNK,
+                )
+                if self._sees(asking, asked, frame % CHUNK)
             ]
             spans = [
                 slice(first * tokens_per_frame, (last + 1) * tokens_per_frame)
@@ -79,7 +84,7 @@ class Layout:
         frame = self.first_frames[asked] + offset
         if self.window is None or frame < self.sink:
             return True
-        newest = self.first_frames[asking] + CHUNK_LATENT_FRAMES
+        newest = self.first_frames[asking] + CHUNK
         return frame >= newest - (self.window - self.sink)
 
 

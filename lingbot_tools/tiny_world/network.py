@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer
-from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.layers import Attention
 from lingbot_triton.world.rope import rotation
 

@@ -15,8 +15,9 @@ from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH, render
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.vae_training import to_pixels
 from lingbot_tools.tiny_world.walk import follow
-from lingbot_triton.options import VIDEO_FRAMES_PER_LATENT, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 from lingbot_triton.world.vae import to_uint8
 
 SIZE = {"height": HEIGHT, "width": WIDTH}
@@ -80,7 +81,7 @@ def reconstruct(stages: Stages, film: Frames) -> Frames:
     encoder, decoder = stages.condition.encoder, stages.decode.decoder
     pixels = to_pixels(film)
     memories = encoder.open(), decoder.open()
-    groups = [pixels[:, :1], *torch.split(pixels[:, 1:], VIDEO_FRAMES_PER_LATENT, dim=1)]
+    groups = [pixels[:, :1], *torch.split(pixels[:, 1:], TEMPORAL_STRIDE, dim=1)]
     frames = []
     for group in groups:
         moments = encoder.project(

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import MINIMUM_SIDE
 from lingbot_triton.settings import Settings
+from lingbot_triton.world.geometry import MIN_SIDE
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 
@@ -40,9 +40,9 @@ def load_picture(data: bytes, settings: Settings) -> np.ndarray[Any, np.dtype[np
             f"the image has {width}x{height} pixels; "
             f"at most {settings.max_picture_pixels} are taken"
         )
-    if min(width, height) < MINIMUM_SIDE:
+    if min(width, height) < MIN_SIDE:
         raise BadRequest(
-            f"the image has {width}x{height} pixels; each side needs at least {MINIMUM_SIDE}"
+            f"the image has {width}x{height} pixels; each side needs at least {MIN_SIDE}"
         )
     try:
         image.load()

@@ -13,10 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 from lingbot_triton import metrics
 from lingbot_triton.errors import WorldError
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, video_frames
 from lingbot_triton.orchestrator.cursors import Condition, Control, Latent
 from lingbot_triton.orchestrator.requests import FramePart
 from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import video_frames
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 log = logging.getLogger(__name__)
 Clock = Callable[[], float]
@@ -200,9 +203,9 @@ class Pipeline:
         sending: asyncio.Task[None] | None = None
         try:
             step = session.options.decode_frames
-            firsts = range(0, CHUNK_LATENT_FRAMES, step)
+            firsts = range(0, CHUNK, step)
             for part, first in enumerate(firsts):
-                count = min(step, CHUNK_LATENT_FRAMES - first)
+                count = min(step, CHUNK - first)
                 started = self.clock()
                 frames = await self._call(
                     session, "decode", control.chunk_index, self.stages.decode, latent, first, count

@@ -8,9 +8,12 @@ from typing import Any
 
 from lingbot_triton import metrics
 from lingbot_triton.errors import SessionFailed, WorldError
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, FRAMES_PER_SECOND, video_frames
 from lingbot_triton.orchestrator.requests import CLOSED, FRAMES, READY, Answer, FramePart
 from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import FRAMES_PER_SECOND, video_frames
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 def ready(session: Session, server: dict[str, Any]) -> Answer:
@@ -20,9 +23,9 @@ def ready(session: Session, server: dict[str, Any]) -> Answer:
         "width": session.geometry.width,
         "height": session.geometry.height,
         "frames_per_second": FRAMES_PER_SECOND,
-        "chunk_latent_frames": CHUNK_LATENT_FRAMES,
-        "first_chunk_frames": video_frames(CHUNK_LATENT_FRAMES, first=True),
-        "chunk_frames": video_frames(CHUNK_LATENT_FRAMES, first=False),
+        "chunk_latent_frames": CHUNK,
+        "first_chunk_frames": video_frames(CHUNK, first=True),
+        "chunk_frames": video_frames(CHUNK, first=False),
         "control_window": session.controls.window,
         "prefetch_depth": session.conditions.depth,
         "chunk_count": None if session.options.endless else session.options.chunk_count,

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from lingbot_triton import metrics
-from lingbot_triton.errors import SessionLimit, ShuttingDown, StageDead, WorldError
-from lingbot_triton.options import Geometry
+from lingbot_triton.errors import BadRequest, SessionLimit, ShuttingDown, StageDead, WorldError
 from lingbot_triton.orchestrator import responses
 from lingbot_triton.orchestrator.admission import Admission, Admitted, chunk_of
 from lingbot_triton.orchestrator.ending import end_session
@@ -22,6 +21,8 @@ from lingbot_triton.orchestrator.recovery import Recovery, Workers
 from lingbot_triton.orchestrator.requests import FramePart, Reply, Request, Start
 from lingbot_triton.orchestrator.session import EndReason, Session, SessionTable
 from lingbot_triton.settings import Settings
+from lingbot_triton.world.errors import InputError
+from lingbot_triton.world.geometry import Geometry
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,10 @@ class Service:
     async def _build(self, session: Session, start: Start) -> None:
         picture = await self._load_picture(start.image)
         height, width = picture.shape[:2]
-        session.geometry = Geometry.fit(height, width, session.options.max_area)
+        try:
+            session.geometry = Geometry.fit(height, width, session.options.max_area)
+        except InputError as error:
+            raise BadRequest(str(error)) from None
         await self.pipeline.open_session(session, Opening(picture, start.prompt))
 
     def _sender(

@@ -24,8 +24,9 @@ from lingbot_triton.errors import (
     StageTimeout,
     WorldError,
 )
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import ConditionWindow, ControlCursor
+from lingbot_triton.world.geometry import Geometry
 
 log = logging.getLogger(__name__)
 SessionId = int | str

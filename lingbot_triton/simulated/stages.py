@@ -12,11 +12,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions, video_frames
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.simulated.marks import Mark, fingerprint, write_mark
 from lingbot_triton.simulated.profiles import CostProfile, find_profile
 from lingbot_triton.stages import Arrays, Parameters
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry, video_frames
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 STALLING_SEED = 2**62
 """A session with a seed of this + n keeps its denoiser busy for n seconds more every chunk."""
@@ -72,7 +76,7 @@ class SimulatedCondition(_Simulated):
     def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
         _check("condition", state.chunk_index, int(parameters["chunk_index"]))
         _spend(self.profile.condition)
-        condition = _payload(20, state, CHUNK_LATENT_FRAMES)
+        condition = _payload(20, state, CHUNK)
         state.chunk_index += 1
         return {"condition": condition, "steady": np.array([False])}
 
@@ -94,7 +98,7 @@ class SimulatedDenoise(_Simulated):
         _spend(1000 * state.stall_seconds)
         for cost in self.profile.denoise_steps:
             _spend(cost)
-        latent = _payload(16, state, CHUNK_LATENT_FRAMES)
+        latent = _payload(16, state, CHUNK)
         state.chunk_index += 1
         state.committed = False
         return {"latent": latent, "step_ms": np.array(self.profile.denoise_steps, np.float32)}
@@ -126,7 +130,7 @@ class SimulatedDecode(_Simulated):
             write_mark(frame, Mark(state.fingerprint, state.chunk_index, state.frames))
             state.frames += 1
         state.latent_frames += count
-        state.chunk_index = state.latent_frames // CHUNK_LATENT_FRAMES
+        state.chunk_index = state.latent_frames // CHUNK
         return {"frames": frames}
 
 

@@ -9,12 +9,16 @@ import torch
 from torch.nn import functional
 
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.vae import Encoder, Memory
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 _MASK_CHANNELS = 4
 
@@ -110,7 +114,7 @@ class ConditionStage:
 
     def _encode(self, state: ConditionState) -> Arrays:
         """Outputs of the next chunk that this session's encoder has not seen."""
-        latents = [self._next_latent(state) for _ in range(CHUNK_LATENT_FRAMES)]
+        latents = [self._next_latent(state) for _ in range(CHUNK)]
         fixed = state.memory.fixed
         steady = fixed is not None and all(latent is fixed for latent in latents)
         latent = torch.cat(latents, dim=1)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_triton.options import Geometry
 from lingbot_triton.stages import Arrays
+from lingbot_triton.world.geometry import Geometry
 
 
 def condition_key(picture: NDArray[np.uint8], geometry: Geometry) -> bytes:

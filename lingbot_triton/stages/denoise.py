@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lingbot_triton.errors import BadRequest, SessionLimit
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, PATCH, Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
@@ -24,11 +24,15 @@ from lingbot_triton.world.camera import (
     relative_poses,
 )
 from lingbot_triton.world.dit import Modulation, WorldTransformer
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 from lingbot_triton.world.loading import load_transformer
 from lingbot_triton.world.memory import chunk_bytes, session_bytes
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass
@@ -159,7 +163,7 @@ class DenoiseStage:
                 f"{config.text_dim}]"
             )
         height, width = geometry.latent
-        grid = (CHUNK_LATENT_FRAMES, height // PATCH, width // PATCH)
+        grid = (CHUNK, height // PATCH, width // PATCH)
         schedule = Schedule.shifted(options.shift, self.preset.step_indices)
         state = DenoiseState(
             options=options,
@@ -173,9 +177,7 @@ class DenoiseStage:
             camera=Camera(),
             directions=rays(pixel_intrinsics(options, geometry), geometry, self.device),
             stream=Noise(options.seed, len(schedule.timesteps)),
-            sample=torch.zeros(
-                config.in_dim, CHUNK_LATENT_FRAMES, height, width, device=self.device
-            ),
+            sample=torch.zeros(config.in_dim, CHUNK, height, width, device=self.device),
         )
         self._draw(state)
         return state
@@ -261,7 +263,7 @@ class DenoiseStage:
         config = self.network.config
         return KVCache(
             layers=config.num_layers,
-            frames=options.cache_latent_frames,
+            frames=options.cache_latent_frames(CHUNK),
             tokens_per_frame=geometry.tokens_per_frame,
             heads=config.num_heads,
             head_dim=config.head_dim,

@@ -15,11 +15,15 @@ import numpy as np
 import torch
 
 from lingbot_triton.errors import SessionLimit
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.budget import ran_out
 from lingbot_triton.stages.compute import find_device
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 if TYPE_CHECKING:  # a worker imports its own libraries only
     from lingbot_triton.world.vae import Encoder
@@ -53,7 +57,7 @@ def chunks_to_play(options: SessionOptions) -> int:
     """Chunks until every later one is like the last: the cache is full, and has wrapped."""
     if not options.endless:
         return options.chunk_count
-    return -(-options.cache_latent_frames // CHUNK_LATENT_FRAMES) + 1
+    return -(-options.cache_latent_frames(CHUNK) // CHUNK) + 1
 
 
 def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) -> None:
@@ -64,7 +68,7 @@ def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) ->
     """
     started = time.monotonic()
     usual, other = geometries(options.max_area)
-    least = replace(options, kv_window_frames=2 * CHUNK_LATENT_FRAMES, kv_sink_frames=0)
+    least = replace(options, kv_window_frames=2 * CHUNK, kv_sink_frames=0)
     for played in (options, least):
         try:
             _play_denoise(stage, text_dim, played, usual, chunks_to_play(played))
@@ -83,9 +87,7 @@ def _play_denoise(
 ) -> None:
     size: dict[str, Any] = {"height": geometry.height, "width": geometry.width}
     context = np.zeros((_CONTEXT_TOKENS, text_dim), np.float32)
-    inputs: Arrays = {
-        "condition": np.zeros((20, CHUNK_LATENT_FRAMES, *geometry.latent), np.float32)
-    }
+    inputs: Arrays = {"condition": np.zeros((20, CHUNK, *geometry.latent), np.float32)}
     state = stage.open({"context": context}, {"options": options.to_json(), **size})
     try:
         for chunk in range(chunks):
@@ -103,7 +105,7 @@ def warm_encoder(encoder: Encoder, area: int) -> None:
     height, width = geometry.height, geometry.width
     memory = encoder.open()
     encoder.first(memory, encoder.mean.new_zeros(3, height, width))
-    for _ in range(_VAE_CHUNKS * CHUNK_LATENT_FRAMES - 1):
+    for _ in range(_VAE_CHUNKS * CHUNK - 1):
         encoder.black(memory, height, width)
 
 
@@ -111,6 +113,6 @@ def warm_decode(stage: SessionStage, area: int) -> None:
     """Latent frames one at a time, as they are decoded."""
     geometry = geometries(area)[0]
     state = stage.open({}, {})
-    for _ in range(_VAE_CHUNKS * CHUNK_LATENT_FRAMES):
+    for _ in range(_VAE_CHUNKS * CHUNK):
         stage.step(state, {"latent": np.zeros((16, 1, *geometry.latent), np.float32)}, {})
     stage.close(state)

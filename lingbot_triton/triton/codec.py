@@ -9,12 +9,15 @@ import numpy as np
 
 from lingbot_triton import protocol
 from lingbot_triton.errors import BadRequest, WorldError
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import Control
 from lingbot_triton.orchestrator.requests import Answer, Request, Start
 from lingbot_triton.orchestrator.session import SessionId
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
+from lingbot_triton.world.family import WORLD_FAST
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 FLAG_START = 1
 FLAG_END = 2
@@ -101,6 +104,7 @@ def _start(arrays: Arrays, settings: Settings) -> Start | None:
     except UnicodeDecodeError as error:
         raise BadRequest(f"the prompt is not UTF-8: {error.reason} at byte {error.start}") from None
     chosen = SessionOptions.parse(options or b"{}", settings.session_defaults)
+    chosen.check_chunk(CHUNK)
     return Start(image, text, chosen)
 
 
@@ -140,10 +144,8 @@ def _keys(array: np.ndarray[Any, Any] | None) -> str:
 
 def _poses(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Rigid camera-to-world matrices as float64 [latent frames, 4, 4]."""
-    if array.shape != (CHUNK_LATENT_FRAMES, 4, 4):
-        raise BadRequest(
-            f"poses has shape {list(array.shape)}; it must be [{CHUNK_LATENT_FRAMES}, 4, 4]"
-        )
+    if array.shape != (CHUNK, 4, 4):
+        raise BadRequest(f"poses has shape {list(array.shape)}; it must be [{CHUNK}, 4, 4]")
     poses = array.astype(np.float64)
     if not np.isfinite(poses).all():
         raise BadRequest("poses holds numbers that are not finite")

@@ -25,6 +25,7 @@ from lingbot_triton.triton.lifeline import hold_on_to_server
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import server_secret
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensors, to_triton_error
+from lingbot_triton.world.errors import InputError
 
 log = logging.getLogger(__name__)
 STALE_SECONDS = 2 * 3600.0
@@ -66,6 +67,8 @@ class WorkerModel:
             return pb_utils.InferenceResponse(to_tensors(outputs))
         except WorldError as error:
             return pb_utils.InferenceResponse(error=to_triton_error(error))
+        except InputError as error:
+            return pb_utils.InferenceResponse(error=to_triton_error(BadRequest(str(error))))
         except Exception as error:
             log.exception("a request failed")
             work = f"{self.stage} (commit)" if parameters.get("op") == "commit" else self.stage

@@ -14,19 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import (
-    CHUNK_LATENT_FRAMES,
-    SPATIAL_STRIDE,
-    VIDEO_FRAMES_PER_LATENT,
-    Geometry,
-    SessionOptions,
-)
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.protocol import KEYS
+from lingbot_triton.world.errors import InputError
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import SPATIAL_STRIDE, TEMPORAL_STRIDE, Geometry
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 Poses = NDArray[np.float64]
 
-_STEPS_PER_LATENT = VIDEO_FRAMES_PER_LATENT
+_STEPS_PER_LATENT = TEMPORAL_STRIDE
 _ACT_KEYS = "wasd"
 CONTROL_CHANNELS = {"cam": 6, "act": 3 + len(_ACT_KEYS)}
 """Channels per pixel of each control type; 64 times as many per latent cell."""
@@ -57,13 +55,13 @@ class Camera:
         """Move by the held `keys` for one chunk; poses [3, 4, 4] at latent rate.
 
         The very first pose of a session is the initial one, so its chunk moves one interval less.
-        Raises BadRequest for an unknown key.
+        Raises InputError for an unknown key.
         """
         unknown = sorted(set(keys) - set(KEYS))
         if unknown:
-            raise BadRequest(f"unknown key {unknown[0]!r}; keys are {' '.join(KEYS)}")
+            raise InputError(f"unknown key {unknown[0]!r}; keys are {' '.join(KEYS)}")
         poses = [] if self.started else [self.pose.copy()]
-        while len(poses) < CHUNK_LATENT_FRAMES:
+        while len(poses) < CHUNK:
             for _ in range(_STEPS_PER_LATENT):
                 self._move(keys, options)
             poses.append(self.pose.copy())
@@ -73,7 +71,7 @@ class Camera:
     def follow_poses(self, poses: NDArray[Any]) -> Poses:
         """Take the given poses for one chunk; later keys go on from the last of them.
 
-        Raises BadRequest where they are not three rigid camera-to-world matrices.
+        Raises InputError where they are not three rigid camera-to-world matrices.
         """
         checked = check_poses(poses)
         self.pose = checked[-1].copy()
@@ -101,19 +99,19 @@ def _horizontal(axis: Poses) -> Poses:
     return flat
 
 
-def check_poses(poses: NDArray[Any], count: int = CHUNK_LATENT_FRAMES) -> Poses:
-    """`poses` as float64 [count, 4, 4]; raises BadRequest with the numbers that do not fit."""
+def check_poses(poses: NDArray[Any], count: int = CHUNK) -> Poses:
+    """`poses` as float64 [count, 4, 4]; raises InputError with the numbers that do not fit."""
     if poses.shape != (count, 4, 4):
-        raise BadRequest(f"poses have shape {list(poses.shape)}; they must be [{count}, 4, 4]")
+        raise InputError(f"poses have shape {list(poses.shape)}; they must be [{count}, 4, 4]")
     checked = poses.astype(np.float64)
     if not np.isfinite(checked).all():
-        raise BadRequest("poses must be finite numbers")
+        raise InputError("poses must be finite numbers")
     if np.abs(checked[:, 3] - np.array([0, 0, 0, 1])).max() > _ROTATION_TOLERANCE:
-        raise BadRequest("the last row of every pose must be 0 0 0 1")
+        raise InputError("the last row of every pose must be 0 0 0 1")
     turns = checked[:, :3, :3]
     error = np.abs(turns @ turns.transpose(0, 2, 1) - np.eye(3)).max()
     if error > _ROTATION_TOLERANCE or np.linalg.det(turns).min() < 0:
-        raise BadRequest(
+        raise InputError(
             f"poses must be rotations: R·Rᵀ is {error:.3g} from the identity, at most "
             f"{_ROTATION_TOLERANCE} is allowed, and det R must be 1"
         )

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import Block, Head, Rows, SessionCaches

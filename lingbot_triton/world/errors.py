@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint, and with what is to compute it."""
+"""What can be wrong with a checkpoint, with what is to compute it, and with its input."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class CheckpointError(ValueError):
 
 class AttentionError(ValueError):
     """An attention backend that cannot run here; the message says why."""
+
+
+class InputError(ValueError):
+    """Input that the network cannot take; the message says what was given and what is needed."""

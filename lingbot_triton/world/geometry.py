@@ -1,127 +1,63 @@
-"""The transformer's shape, read from its config and checked against its weights."""
+"""Sizes of frames, latents and tokens: the constants of Wan 2.1's VAE and of the transformer."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
-from lingbot_triton.world.camera import CONTROL_CHANNELS
-from lingbot_triton.world.errors import CheckpointError
+from lingbot_triton.world.errors import InputError
 
-_CONTROL_CELL = 64
-"""Pixels of one latent cell, all of which are channels of its control."""
+TEMPORAL_STRIDE = 4
+"""Video frames per latent frame; a session's very first latent frame gives only one."""
+
+SPATIAL_STRIDE = 8
+"""Pixels per latent cell in both directions."""
+
+PATCH = 2
+"""Latent cells per token in both directions."""
+
+FRAMES_PER_SECOND = 16
+
+MIN_SIDE = SPATIAL_STRIDE * PATCH
+"""Pixels: sides of frames are multiples of this."""
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
-    """Widths and counts of LingBot-World-Fast's transformer; the defaults are what configs omit."""
+class Geometry:
+    """Pixel height and width of a session's frames, both multiples of 16."""
 
-    dim: int
-    ffn_dim: int
-    num_heads: int
-    num_layers: int
-    control_type: str
-    in_dim: int = 36
-    out_dim: int = 16
-    freq_dim: int = 256
-    text_dim: int = 4096
-    text_len: int = 512
-    patch_size: tuple[int, int, int] = (1, 2, 2)
-    eps: float = 1e-6
+    height: int
+    width: int
 
     @property
-    def head_dim(self) -> int:
-        return self.dim // self.num_heads
+    def latent(self) -> tuple[int, int]:
+        """Latent height and width."""
+        return self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE
 
     @property
-    def control_width(self) -> int:
-        """Control values of one token."""
-        return CONTROL_CHANNELS[self.control_type] * _CONTROL_CELL * prod(self.patch_size)
+    def tokens_per_frame(self) -> int:
+        """Transformer tokens of one latent frame."""
+        height, width = self.latent
+        return height // PATCH * (width // PATCH)
 
     @classmethod
-    def read(
-        cls, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], source: str
-    ) -> TransformerConfig:
-        """From a parsed config.json, in its native or its diffusers naming, and all weight shapes.
+    def fit(cls, picture_height: int, picture_width: int, max_area: int) -> Geometry:
+        """The size nearest to `max_area` pixels with the picture's aspect ratio, floored to 16.
 
-        Raises CheckpointError where the two disagree, where a width is known to neither, and for
-        variants that the network here does not have. `source` names the checkpoint in messages.
+        Raises InputError where a side would be shorter than 16 pixels.
         """
-        given = _native_names(config)
-        found = _from_shapes(shapes, given, source)
-        for name, value in found.items():
-            if name in given and given[name] != value:
-                raise CheckpointError(
-                    f"{source}: config.json says {name} is {given[name]!r}, "
-                    f"the weights say {value!r}"
-                )
-        known = {**given, **found}
-        if "num_heads" not in known:
-            raise CheckpointError(f"{source}: config.json names no num_heads")
-        result = cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
-        _check(result, config, source)
-        return result
-
-
-def _native_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    renamed = {
-        "num_attention_heads": "num_heads",
-        "in_channels": "in_dim",
-        "out_channels": "out_dim",
-    }
-    given = {renamed.get(name, name): value for name, value in config.items()}
-    if "dim" not in given and "attention_head_dim" in given:
-        given["dim"] = given["attention_head_dim"] * given["num_heads"]
-    if "patch_size" in given:
-        given["patch_size"] = tuple(given["patch_size"])
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _from_shapes(
-    shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], source: str
-) -> dict[str, Any]:
-    def shape(name: str) -> tuple[int, ...]:
-        if name not in shapes:
-            raise CheckpointError(f"{source}: the weights hold no {name}")
-        return shapes[name]
-
-    dim, in_dim, *patch = shape("patch_embedding.weight")
-    cell = _CONTROL_CELL * prod(patch)
-    channels, rest = divmod(shape("patch_embedding_wancamctrl.weight")[1], cell)
-    kinds = {count: kind for kind, count in CONTROL_CHANNELS.items()}
-    if rest or channels not in kinds:
-        raise CheckpointError(
-            f"{source}: patch_embedding_wancamctrl takes {channels * cell + rest} values a token; "
-            + ", ".join(f"{kind} needs {count * cell}" for count, kind in kinds.items())
-        )
-    layers = {int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name))}
-    return {
-        "dim": dim,
-        "in_dim": in_dim,
-        "patch_size": tuple(patch),
-        "ffn_dim": shape("blocks.0.ffn.0.weight")[0],
-        "num_layers": len(layers),
-        "freq_dim": shape("time_embedding.0.weight")[1],
-        "text_dim": shape("text_embedding.0.weight")[1],
-        "out_dim": shape("head.head.weight")[0] // prod(patch),
-        "control_type": kinds[channels],
-    }
-
-
-def _check(result: TransformerConfig, config: Mapping[str, Any], source: str) -> None:
-    if result.dim % result.num_heads or result.head_dim % 2:
-        raise CheckpointError(
-            f"{source}: {result.num_heads} heads do not share a width of {result.dim} evenly"
-        )
-    if result.patch_size != (1, 2, 2):
-        raise CheckpointError(
-            f"{source}: patch_size is {result.patch_size}; only (1, 2, 2) is known"
-        )
-    for name in ("qk_norm", "cross_attn_norm"):
-        if config.get(name) is False:
-            raise CheckpointError(
-                f"{source}: {name} is false; only networks that have it are known"
+        aspect = picture_height / picture_width
+        height = int(math.sqrt(max_area * aspect) // MIN_SIDE) * MIN_SIDE
+        width = int(math.sqrt(max_area / aspect) // MIN_SIDE) * MIN_SIDE
+        if height < MIN_SIDE or width < MIN_SIDE:
+            raise InputError(
+                f"a picture of {picture_width}x{picture_height} pixels becomes {width}x{height} "
+                f"at an area of {max_area}; each side needs at least {MIN_SIDE}"
             )
+        return cls(height, width)
+
+
+def video_frames(latent_frames: int, *, first: bool) -> int:
+    """Video frames that `latent_frames` decode to; the very first latent frame gives only one."""
+    frames = latent_frames * TEMPORAL_STRIDE
+    return frames - (TEMPORAL_STRIDE - 1) if first else frames

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from lingbot_triton.world.attention import attend
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.kernels import Kernels, norm_factor
 from lingbot_triton.world.kv_cache import KVCache, Slots
 

@@ -8,8 +8,8 @@ import torch
 
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.attention import choose
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
-from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.kernels import Kernels
 
 

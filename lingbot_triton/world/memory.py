@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from lingbot_triton.options import CHUNK_LATENT_FRAMES, Geometry, SessionOptions
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.config import TransformerConfig
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import Geometry
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 def frame_bytes(config: TransformerConfig, geometry: Geometry, itemsize: int) -> int:
@@ -20,10 +24,10 @@ def session_bytes(
     config: TransformerConfig, options: SessionOptions, geometry: Geometry, itemsize: int
 ) -> int:
     """What a session holds for as long as it is open: its frames' and its prompt's cache."""
-    frames = options.cache_latent_frames * frame_bytes(config, geometry, itemsize)
+    frames = options.cache_latent_frames(CHUNK) * frame_bytes(config, geometry, itemsize)
     return frames + prompt_bytes(config, itemsize)
 
 
 def chunk_bytes(config: TransformerConfig, geometry: Geometry, itemsize: int) -> int:
     """What a session holds besides from a chunk's control to its commit: scales and shifts."""
-    return CHUNK_LATENT_FRAMES * frame_bytes(config, geometry, itemsize)
+    return CHUNK * frame_bytes(config, geometry, itemsize)

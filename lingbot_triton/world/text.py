@@ -12,9 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import UMT5Config, UMT5EncoderModel
 
-from lingbot_triton.errors import BadRequest
 from lingbot_triton.world import checkpoint
-from lingbot_triton.world.errors import CheckpointError
+from lingbot_triton.world.errors import CheckpointError, InputError
 
 MAXIMUM_TOKENS = 512
 """Tokens of the longest prompt, the end mark included."""
@@ -63,10 +62,10 @@ class TextEncoder:
         return cls(tokenizer, _load_encoder(checkpoint.find_text_encoder(root), device, dtype))
 
     def tokenize(self, prompt: str) -> list[int]:
-        """Token ids of the cleaned prompt, end mark last; BadRequest beyond 512 of them."""
+        """Token ids of the cleaned prompt, end mark last; InputError beyond 512 of them."""
         ids: list[int] = self.tokenizer.encode(clean_prompt(prompt)).ids
         if len(ids) > MAXIMUM_TOKENS:
-            raise BadRequest(
+            raise InputError(
                 f"the prompt has {len(ids)} tokens; at most {MAXIMUM_TOKENS} are allowed"
             )
         return ids

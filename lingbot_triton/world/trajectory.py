@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingbot_triton.options import VIDEO_FRAMES_PER_LATENT
 from lingbot_triton.world.camera import Poses
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 
 
 def at_latent_rate(poses: Poses) -> Poses:
@@ -13,7 +13,7 @@ def at_latent_rate(poses: Poses) -> Poses:
 
     Translations linearly, rotations by slerp, at n times spread evenly from first to last.
     """
-    count = (len(poses) - 1) // VIDEO_FRAMES_PER_LATENT + 1
+    count = (len(poses) - 1) // TEMPORAL_STRIDE + 1
     result = np.tile(np.eye(4), (count, 1, 1))
     for index, time in enumerate(np.linspace(0, len(poses) - 1, count)):
         before = min(int(time), max(len(poses) - 2, 0))

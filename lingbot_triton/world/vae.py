@@ -17,9 +17,9 @@ from diffusers import AutoencoderKLWan
 from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
 
-from lingbot_triton.options import VIDEO_FRAMES_PER_LATENT
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.errors import CheckpointError
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Encoder:
             return memory.fixed
         before = list(memory.features)
         weight = self.project.weight
-        frames = weight.new_zeros(3, VIDEO_FRAMES_PER_LATENT, height, width)
+        frames = weight.new_zeros(3, TEMPORAL_STRIDE, height, width)
         latent = self.encode(memory, frames)
         if settles and _same_bits(before, memory.features):
             memory.fixed = latent
@@ -191,7 +191,7 @@ def memory_bytes(vae: Any, height: int, width: int, itemsize: int) -> tuple[int,
     memories = encoder.open(), decoder.open()
     encoder.first(memories[0], frame)
     for _ in range(2):
-        encoder.encode(memories[0], frame.unsqueeze(1).expand(-1, VIDEO_FRAMES_PER_LATENT, -1, -1))
+        encoder.encode(memories[0], frame.unsqueeze(1).expand(-1, TEMPORAL_STRIDE, -1, -1))
         decoder.decode(memories[1], latent)
     kept, shown = (
         sum(part.numel() for part in memory.features if isinstance(part, torch.Tensor)) * itemsize

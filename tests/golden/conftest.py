@@ -14,13 +14,14 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
+from lingbot_triton.world.geometry import Geometry
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
 HERE = Path(__file__).parent

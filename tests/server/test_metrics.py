@@ -17,10 +17,10 @@ from lingbot_client import WorldClient, WorldError
 
 from lingbot_triton.errors import BY_CODE
 from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, WORKER_STATES, Kind
-from lingbot_triton.options import Geometry
 from lingbot_triton.orchestrator.session import EndReason
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
+from lingbot_triton.world.geometry import Geometry
 from tests.server.conftest import StartServer
 from tests.server.play import encoded, eventually, picture, play, reported, sessions
 

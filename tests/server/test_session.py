@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from lingbot_client import WorldClient, errors
 
-from lingbot_triton.options import Geometry
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 from lingbot_triton.simulated.stages import STALLING_SEED
 from lingbot_triton.triton.server import ServerProcess
+from lingbot_triton.world.geometry import Geometry
 from tests.server.conftest import StartServer
 from tests.server.play import (
     admitted,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lingbot_triton.errors import StageFailed
-from lingbot_triton.options import video_frames
 from lingbot_triton.orchestrator.cursors import Condition, Control, Latent
 from lingbot_triton.orchestrator.requests import Answer
 from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.world.geometry import video_frames
 
 
 @dataclass

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from lingbot_triton.errors import SessionLimit
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import budget
 from lingbot_triton.stages.budget import MemoryBudget, besides_of, measure, ran_out
 from lingbot_triton.stages.compute import Compute
 from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.memory import chunk_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
 from tests.checkpoints import GOLDEN_CHECKPOINT

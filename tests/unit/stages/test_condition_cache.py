@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingbot_triton.options import Geometry
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
+from lingbot_triton.world.geometry import Geometry
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 32, "width": 32}

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
-from lingbot_triton.world.errors import AttentionError
+from lingbot_triton.world.errors import AttentionError, InputError
+from lingbot_triton.world.geometry import Geometry
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
 SIZE = {"height": 16, "width": 32}
@@ -134,11 +135,11 @@ def test_a_bad_control_leaves_the_session_as_it_was(
     expected = play(open_denoise(), "w", "d")
     state = open_denoise()
     first = play(state, "w")
-    with pytest.raises(BadRequest):
+    with pytest.raises(InputError):
         denoise_stage.step(
             state, {"condition": condition, "poses": poses}, {"chunk_index": 1, "keys": ""}
         )
-    with pytest.raises(BadRequest):
+    with pytest.raises(InputError):
         denoise_stage.step(state, {"condition": condition}, {"chunk_index": 1, "keys": "?"})
     np.testing.assert_array_equal(np.stack(first + play(state, "d")), np.stack(expected))
 

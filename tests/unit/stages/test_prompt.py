@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingbot_triton.errors import BadRequest
+from lingbot_triton.world.errors import InputError
 
 
 def test_prompt_becomes_a_float32_array(prompt_stage):
@@ -26,5 +26,5 @@ def test_a_prompt_is_encoded_once(prompt_stage, monkeypatch):
 
 def test_a_prompt_too_long_is_refused_every_time(prompt_stage):
     for _ in range(2):
-        with pytest.raises(BadRequest, match="at most 512"):
+        with pytest.raises(InputError, match="at most 512"):
             prompt_stage.encode("word, " * 600)

@@ -17,8 +17,11 @@ from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.kernels import Kernels
 from tests.checkpoints import GOLDEN_CHECKPOINT
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 CPU = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu")
 SMALL = 16 * 64
@@ -52,7 +55,7 @@ def test_a_session_is_played_until_nothing_new_happens(denoise_stage, options, c
     assert denoise_stage.budget.taken == before
     usual, other = warmup.geometries(SMALL)
     assert [geometry for geometry, *_ in played] == [usual] * chunks + [other]
-    assert played[-2][1] == options.cache_latent_frames * usual.tokens_per_frame
+    assert played[-2][1] == options.cache_latent_frames(CHUNK) * usual.tokens_per_frame
 
 
 def test_without_memory_for_it_the_warm_up_is_cut_short(caplog):
@@ -74,7 +77,7 @@ def test_where_the_whole_session_does_not_fit_the_smallest_window_is_warmed(deno
             options = SessionOptions.parse(parameters["options"])
             if not options.endless:
                 raise SessionLimit("the session needs 29 GiB")
-            opened.append(options.cache_latent_frames)
+            opened.append(options.cache_latent_frames(CHUNK))
             return denoise_stage.open(arrays, parameters)
 
     warmup.warm_denoise(Small(), 64, SessionOptions(max_area=SMALL))

@@ -25,9 +25,10 @@ from lingbot_tools.gpu_check.sessions import (
     random_control,
     summarize,
 )
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.attention import SDPA
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.kernels import Kernels
 
 CPU = torch.device("cpu")

@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from lingbot_client.cli import main
 
 from lingbot_tools.inspect.checkpoint import Inspection, inspect, parse_bytes
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.config import TransformerConfig
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.memory import frame_bytes, session_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
 from tests.checkpoints import GOLDEN_CHECKPOINT

@@ -9,7 +9,7 @@ from PIL import Image
 
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_tools.regression.server import area_for
-from lingbot_triton.options import Geometry
+from lingbot_triton.world.geometry import Geometry
 
 
 def picture(width: int, height: int) -> bytes:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lingbot_triton.world.geometry import TransformerConfig
+from lingbot_triton.world.config import TransformerConfig
 
 Weights = dict[str, Tensor]
 

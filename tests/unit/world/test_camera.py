@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lingbot_triton.errors import BadRequest
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import (
     Camera,
     check_poses,
@@ -16,6 +15,8 @@ from lingbot_triton.world.camera import (
     rays,
     relative_poses,
 )
+from lingbot_triton.world.errors import InputError
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.trajectory import at_latent_rate
 
 OPTIONS = SessionOptions()
@@ -78,7 +79,7 @@ def test_a_step_beyond_the_pitch_limit_is_ignored():
 
 def test_unknown_key_is_refused_before_anything_moves():
     camera = Camera()
-    with pytest.raises(BadRequest, match="unknown key 'x'"):
+    with pytest.raises(InputError, match="unknown key 'x'"):
         camera.follow_keys("wx", OPTIONS)
     assert not camera.started
     np.testing.assert_array_equal(camera.pose, np.eye(4))
@@ -112,7 +113,7 @@ def test_given_poses_are_the_cameras_own_copy():
     ],
 )
 def test_poses_that_are_none_are_refused(poses, message):
-    with pytest.raises(BadRequest, match=message):
+    with pytest.raises(InputError, match=message):
         check_poses(poses)
 
 

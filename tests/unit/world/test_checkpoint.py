@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lingbot_triton.world import checkpoint
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.errors import CheckpointError
-from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.loading import load_transformer
 from lingbot_triton.world.text import TextEncoder
 from lingbot_triton.world.vae import Decoder, Encoder

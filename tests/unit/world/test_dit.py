@@ -9,8 +9,8 @@ import torch
 from reference_dit import ReferenceSession
 
 from lingbot_triton.world.attention import Backend, attend
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of, patchify, unpatchify
-from lingbot_triton.world.geometry import TransformerConfig
 from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.kv_cache import KVCache
 

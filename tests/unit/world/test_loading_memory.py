@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
-from lingbot_triton.world.geometry import TransformerConfig
 
 CONFIG = TransformerConfig(512, 2048, 4, 6, "cam", text_dim=64)
 DTYPE = torch.bfloat16

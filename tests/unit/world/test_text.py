@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lingbot_triton.errors import BadRequest
+from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.text import TextEncoder, clean_prompt
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
@@ -36,7 +36,7 @@ def test_the_longest_prompt_fits_and_the_next_does_not(encoder):
         longest = longest[:-1]
     assert per_letter <= 1
     assert len(encoder.tokenize(longest)) == len(ids) == 512
-    with pytest.raises(BadRequest, match="has 513 tokens; at most 512"):
+    with pytest.raises(InputError, match="has 513 tokens; at most 512"):
         encoder.tokenize(longest + "a")
 
 

@@ -20,7 +20,8 @@ from lingbot_tools.bench.load_data import (
     input_data,
     read_export,
 )
-from lingbot_triton.options import Geometry, SessionOptions
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.geometry import Geometry
 
 SIZE = FrameSize(96, 64)
 GOOD = {

@@ -13,11 +13,13 @@ from lingbot_tools.tiny_world.forward import (
 )
 from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.network import NetworkSize, build_network
-from lingbot_triton.options import CHUNK_LATENT_FRAMES
 from lingbot_triton.world.dit import WorldTransformer, patchify, unpatchify
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.kv_cache import KVCache
 
-GRID = (CHUNK_LATENT_FRAMES, 2, 3)
+CHUNK = WORLD_FAST.chunk_latent_frames
+
+GRID = (CHUNK, 2, 3)
 TOKENS_PER_FRAME = 6
 CHUNKS = 5
 
@@ -39,7 +41,7 @@ def randoms(*shape: int, seed: int) -> torch.Tensor:
 
 def clip() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Clean and noisy samples with conditions, controls, and a prompt, for one film."""
-    frames = CHUNKS * CHUNK_LATENT_FRAMES
+    frames = CHUNKS * CHUNK
     return (
         randoms(36, frames, 4, 6, seed=1),
         randoms(36, frames, 4, 6, seed=2),
@@ -56,7 +58,7 @@ def streamed(network: WorldTransformer, layout: Layout, timestep: int) -> torch.
         context,
         KVCache(
             layers=3,
-            frames=layout.window or CHUNKS * CHUNK_LATENT_FRAMES,
+            frames=layout.window or CHUNKS * CHUNK,
             tokens_per_frame=TOKENS_PER_FRAME,
             heads=2,
             head_dim=24,
@@ -69,7 +71,7 @@ def streamed(network: WorldTransformer, layout: Layout, timestep: int) -> torch.
     )
     flows = []
     for chunk in range(CHUNKS):
-        part = slice(chunk * CHUNK_LATENT_FRAMES, (chunk + 1) * CHUNK_LATENT_FRAMES)
+        part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
         network.begin_chunk(caches)
         network.read_control(caches, control[:, part].contiguous())
         flows.append(network(noisy[:, part].contiguous(), network.modulation(timestep), caches))
@@ -87,14 +89,14 @@ def test_one_pass_computes_what_sessions_compute(
     clean, noisy, control, context = (part.unsqueeze(0) for part in clip())
     tokens = torch.cat(
         (
-            segment_tokens(clean, CHUNK_LATENT_FRAMES)[:, :-1],
-            segment_tokens(noisy, CHUNK_LATENT_FRAMES),
+            segment_tokens(clean, CHUNK)[:, :-1],
+            segment_tokens(noisy, CHUNK),
         ),
         dim=1,
     )
     camera = [
         tuple(torch.cat((part[:, :-1], part), dim=1) for part in pair)
-        for pair in read_controls(network, segment_tokens(control, CHUNK_LATENT_FRAMES))
+        for pair in read_controls(network, segment_tokens(control, CHUNK))
     ]
     first = [*layout.first_frames[:-1], *layout.first_frames]
     timesteps = torch.tensor([[0] * (CHUNKS - 1) + [825] * CHUNKS])

@@ -5,8 +5,9 @@ import pytest
 
 from lingbot_tools.tiny_world.scene import Scene, vocabulary
 from lingbot_tools.tiny_world.walk import follow, opposite, stroll
-from lingbot_triton.options import VIDEO_FRAMES_PER_LATENT, SessionOptions
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import Camera
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 
 
 def test_a_walk_is_what_the_service_integrates_at_both_rates() -> None:
@@ -16,7 +17,7 @@ def test_a_walk_is_what_the_service_integrates_at_both_rates() -> None:
     expected = np.concatenate([camera.follow_keys(held, options) for held in keys])
     assert (walk.latent == expected).all()
     assert len(walk.video) == 9 + 12 * 3
-    assert (walk.video[::VIDEO_FRAMES_PER_LATENT] == expected).all()
+    assert (walk.video[::TEMPORAL_STRIDE] == expected).all()
 
 
 def test_strolls_repeat_and_keep_clear_of_objects() -> None:
