@@ -13,7 +13,7 @@ import sys
 from lingbot_client import BadRequest, SessionLimit, WorldClient, WorldError
 from lingbot_client.picture import default_picture
 
-from lingbot_triton.metrics import AWAY, SESSIONS
+from lingbot_triton.metrics import SESSIONS, UNAVAILABLE
 from lingbot_triton.triton.scrape import scrape, total
 
 SECONDS = 40.0
@@ -43,7 +43,9 @@ async def ask(url: str) -> str:
 def main(url: str, metrics: str) -> int:
     try:
         series = scrape(metrics)
-        away = [name for name, value in series.items() if name.startswith(AWAY.name) and value]
+        away = [
+            name for name, value in series.items() if name.startswith(UNAVAILABLE.name) and value
+        ]
         if away:
             print(f"unhealthy: {', '.join(away)}")
             return 1

@@ -10,14 +10,13 @@ from enum import Enum
 from typing import Protocol
 
 from lingbot_triton.errors import BY_CODE
-from lingbot_triton.orchestrator.session import EndReason
+from lingbot_triton.protocol import EndReason
+from lingbot_triton.stage import STAGES, TIMED_CALLS
 
 STATES = ("opening", "open", "closing")
-STAGES = ("prompt", "condition", "denoise", "decode")
-CALLS_TIMED = (
-    *("prompt", "open condition", "open denoise", "open decode"),
-    *("condition", "denoise", "commit", "decode", "send"),
-)
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
+SEND = "send"
+"""Label of the calls that send a part of a chunk to the client."""
 
 
 class Kind(Enum):
@@ -32,7 +31,7 @@ class MetricSpec:
 
     name: str
     kind: Kind
-    text: str
+    description: str
     label: str | None = None
     values: tuple[str, ...] = ()
     """The label's values; each is exported from the start, as 0. Empty where workers name them."""
@@ -79,7 +78,7 @@ STAGE = MetricSpec(
     Kind.HISTOGRAM,
     "Time of one call, waiting included",
     "stage",
-    CALLS_TIMED,
+    (*TIMED_CALLS, SEND),
 )
 CALLS = MetricSpec("lingbot_calls_in_flight", Kind.GAUGE, "Stage calls under way")
 RESTARTS = MetricSpec(
@@ -87,14 +86,14 @@ RESTARTS = MetricSpec(
     Kind.COUNTER,
     "Workers reloaded after their death",
     "model",
-    STAGES,
+    STAGE_NAMES,
 )
-AWAY = MetricSpec(
+UNAVAILABLE = MetricSpec(
     "lingbot_stage_away",
     Kind.GAUGE,
     "1 while a stage takes no new session, as its worker has died",
     "model",
-    STAGES,
+    STAGE_NAMES,
 )
 
 METRICS = (
@@ -113,7 +112,7 @@ METRICS = (
     STAGE,
     CALLS,
     RESTARTS,
-    AWAY,
+    UNAVAILABLE,
 )
 
 WORKER_STATES = MetricSpec(

@@ -1,23 +1,34 @@
-"""Every model and every tensor of the service, written once.
+"""What clients and the orchestrator say to each other: every tensor is written once, here.
 
-The configurations in `model_repository/` are rendered from `MODELS`, `docs/protocol.md` is
-generated from it, and the code that packs and unpacks requests names tensors through it.
+The configurations in `model_repository/` and the tables of `docs/protocol.md` are rendered from
+this and from `stage`, and the code that packs and unpacks requests names tensors through it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 KEYS = "wasdijkl"
 """Keys of a control: w a s d move, i j k l turn (i up, k down, j left, l right)."""
 
-MOST_SESSIONS = 64
-"""What `max_sessions` may be at most."""
+MAX_SESSIONS = 64
+"""Upper bound of the setting `max_sessions`."""
 
 SLOTS = 65_536
-"""Sequences that an instance can hold. Whoever is refused, at a worker too, or vanishes keeps a
-slot until the idle limit, and while there is none left nobody can open a session: 1,024 were used
-up within seconds. One costs 0.7 KB."""
+"""Sequences that one model instance can hold. A refused or vanished client holds its slot until the
+idle limit. With 1,024 slots a client could exhaust them within seconds; a slot costs 0.7 KB."""
+
+
+class EndReason(Enum):
+    """Why a session ended: in the closing summary, the metric's label and the log line."""
+
+    END = "end"
+    FAILED = "failed"
+    IDLE = "idle"
+    CANCELLED = "cancelled"
+    REPLACED = "replaced"
+    SHUTDOWN = "shutdown"
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    text: str
+    description: str
     optional: bool = True
 
 
@@ -36,7 +47,7 @@ class ModelSpec:
     """One model of the repository and how Triton is to schedule it."""
 
     name: str
-    text: str
+    description: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sequence_slots: int = 0
@@ -44,7 +55,6 @@ class ModelSpec:
     idle_seconds: int = 0
     """After so long without a request Triton gives the sequence's slot away."""
     decoupled: bool = False
-    runs_on_gpu: bool = False
 
 
 SECRET = "secret"
@@ -67,24 +77,8 @@ FRAME_INDEX = TensorSpec("frame_index", "INT32", (1,), "session-wide index of th
 FRAMES = TensorSpec("frames", "UINT8", (-1, -1, -1, 3), "RGB frames [n, H, W, 3]; n may be 0")
 INFO = TensorSpec("info", "BYTES", (1,), "JSON: geometry and limits, timings, or the summary")
 
-CONTEXT = TensorSpec("context", "FP32", (-1, -1), "prompt embedding [tokens, text width]")
-PICTURE = TensorSpec("picture", "UINT8", (-1, -1, 3), "decoded RGB picture [h, w, 3]; op open")
-CONDITION = TensorSpec(
-    "condition", "FP32", (20, -1, -1, -1), "4 mask + 16 latent channels [20, frames, h, w]"
-)
-STEADY = TensorSpec("steady", "BOOL", (1,), "true when every later condition equals this one")
-CAMERA_POSES = TensorSpec("poses", "FP64", (-1, 4, 4), "camera-to-world, one per latent frame")
-LATENT = TensorSpec("latent", "FP32", (16, -1, -1, -1), "clean latent [16, frames, h, w]")
-ABOUT = TensorSpec("about", "BYTES", (1,), "JSON: what computes; answers op open")
-STEP_MS = TensorSpec("step_ms", "FP32", (-1,), "milliseconds of each denoising step")
-FLOWS = TensorSpec(
-    "flows", "FP32", (-1, 16, -1, -1, -1), "network output of each step; with parameter record"
-)
-
 PUBLIC_INPUTS = (IMAGE, PROMPT, OPTIONS, CHUNK_INDEX, KEYS_HELD, POSES, TOKEN)
 PUBLIC_OUTPUTS = (STATUS, MESSAGE, CHUNK_INDEX_OUT, FRAME_INDEX, FRAMES, INFO)
-
-_WORKER_IDLE_SECONDS = 3600
 
 ORCHESTRATOR = ModelSpec(
     "orchestrator",
@@ -95,44 +89,3 @@ ORCHESTRATOR = ModelSpec(
     idle_seconds=900,
     decoupled=True,
 )
-PROMPT_MODEL = ModelSpec(
-    "prompt",
-    "text to embedding (umT5)",
-    (PROMPT,),
-    (CONTEXT,),
-    runs_on_gpu=True,
-)
-CONDITION_MODEL = ModelSpec(
-    "condition",
-    "picture and position to condition (VAE encoder)",
-    (PICTURE,),
-    (CONDITION, STEADY),
-    sequence_slots=SLOTS,
-    idle_seconds=_WORKER_IDLE_SECONDS,
-    runs_on_gpu=True,
-)
-DENOISE_MODEL = ModelSpec(
-    "denoise",
-    "condition and control to latent (causal DiT)",
-    (CONTEXT, CONDITION, CAMERA_POSES),
-    (LATENT, STEP_MS, FLOWS, ABOUT),
-    sequence_slots=SLOTS,
-    idle_seconds=_WORKER_IDLE_SECONDS,
-    runs_on_gpu=True,
-)
-DECODE_MODEL = ModelSpec(
-    "decode",
-    "latent to frames (VAE decoder)",
-    (LATENT,),
-    (FRAMES,),
-    sequence_slots=SLOTS,
-    idle_seconds=_WORKER_IDLE_SECONDS,
-    runs_on_gpu=True,
-)
-WORKERS = (PROMPT_MODEL, CONDITION_MODEL, DENOISE_MODEL, DECODE_MODEL)
-MODELS = (ORCHESTRATOR, *WORKERS)
-
-
-def worker(name: str) -> ModelSpec:
-    """The worker model called `name`."""
-    return next(spec for spec in WORKERS if spec.name == name)

@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import PRESETS, find_preset
-from lingbot_triton.protocol import MOST_SESSIONS, ORCHESTRATOR
+from lingbot_triton.protocol import MAX_SESSIONS, ORCHESTRATOR
 
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-world"
 EMBEDDED_AREA = 64 * 96
@@ -133,9 +133,9 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        if not 1 <= self.max_sessions <= MOST_SESSIONS:
+        if not 1 <= self.max_sessions <= MAX_SESSIONS:
             raise SettingsError(
-                f"max_sessions is {self.max_sessions}; it must be 1 to {MOST_SESSIONS}"
+                f"max_sessions is {self.max_sessions}; it must be 1 to {MAX_SESSIONS}"
             )
         if not 0 <= self.prefetch_depth <= 8:
             raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")

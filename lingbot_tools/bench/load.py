@@ -25,8 +25,8 @@ from lingbot_tools.bench.load_data import (
     read_export,
 )
 from lingbot_triton import metrics
-from lingbot_triton.orchestrator.session import EndReason
-from lingbot_triton.protocol import ORCHESTRATOR, WORKERS
+from lingbot_triton.protocol import ORCHESTRATOR, EndReason
+from lingbot_triton.stage import STAGES
 from lingbot_triton.triton.installation import perf_analyzer_environment
 from lingbot_triton.triton.scrape import scrape, total
 
@@ -112,7 +112,7 @@ def command(url: str, data: Path, concurrency: int, requests: int, results: Path
         "--input-data", str(data),
         "--concurrency-range", str(concurrency),
         "--request-count", str(requests),
-        "--bls-composing-models", ",".join(spec.name for spec in WORKERS),
+        "--bls-composing-models", ",".join(spec.name for spec in STAGES),
         "-f", str(results),
     ]  # fmt: skip
 

@@ -15,15 +15,15 @@ from lingbot_client.pace import Gate, Pace, Played
 
 from lingbot_tools.bench.bars import Bar
 from lingbot_tools.bench.drive import FrameSize, measure, open_session
-from lingbot_triton.protocol import DENOISE_MODEL
 from lingbot_triton.simulated.profiles import CostProfile
+from lingbot_triton.stage import DENOISE_STAGE
 
 UTILISATION_BAR, THROUGHPUT_BAR, FAIRNESS_BAR, IDLE_BAR = 0.97, 0.95, 1.1, 0.98
 SEED = 1000
 """Seed of the first session; each further one has the next, so that frames cannot be mixed up."""
 
 COMPUTED = re.compile(
-    rf'^nv_inference_compute_infer_duration_us{{model="{DENOISE_MODEL.name}".*}} (\S+)$', re.M
+    rf'^nv_inference_compute_infer_duration_us{{model="{DENOISE_STAGE.name}".*}} (\S+)$', re.M
 )
 
 

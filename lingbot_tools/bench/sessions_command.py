@@ -15,8 +15,8 @@ from rich.table import Table
 from lingbot_tools.bench import commands, sessions
 from lingbot_tools.bench.drive import FrameSize, errors
 from lingbot_tools.bench.hosting import Target, serving, simulated
-from lingbot_triton.protocol import WORKERS
 from lingbot_triton.simulated.profiles import CostProfile, find_profile
+from lingbot_triton.stage import STAGES
 from lingbot_triton.triton.placement import Place
 from lingbot_triton.triton.render import write
 
@@ -88,7 +88,7 @@ def command(
 
 def instances(folder: Path, count: int) -> Path:
     """A copy of the model repository with `count` instances of every worker."""
-    write(folder, {spec.name: Place(count=count) for spec in WORKERS})
+    write(folder, {spec.name: Place(count=count) for spec in STAGES})
     return folder
 
 

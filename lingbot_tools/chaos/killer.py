@@ -11,7 +11,7 @@ from random import Random
 
 from lingbot_tools.chaos.world import Violation, World
 from lingbot_triton.metrics import RESTARTS
-from lingbot_triton.protocol import WORKERS
+from lingbot_triton.stage import STAGES
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 
@@ -27,7 +27,7 @@ async def kill_workers(world: World, server: ServerProcess, every: float) -> Non
         await asyncio.sleep(every * (0.5 + random.random()))
         if time.monotonic() + every > world.deadline:
             return
-        await kill_worker(world, server, random.choice([spec.name for spec in WORKERS]))
+        await kill_worker(world, server, random.choice([spec.name for spec in STAGES]))
 
 
 async def kill_worker(world: World, server: ServerProcess, model: str) -> None:

@@ -11,8 +11,9 @@ import tritonclient.grpc as grpcclient
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from lingbot_triton import protocol
+from lingbot_triton import protocol, stage
 from lingbot_triton.protocol import ModelSpec
+from lingbot_triton.stage import CONDITION_STAGE, DECODE_STAGE, DENOISE_STAGE, PROMPT_STAGE
 from lingbot_triton.stages import Arrays, Parameters
 
 
@@ -42,7 +43,7 @@ class RemotePrompt(RemoteModel):
 
     def encode(self, prompt: str) -> NDArray[Any]:
         array = np.array([prompt.encode()], dtype=object)
-        return self.call({protocol.PROMPT.name: array}, {})[protocol.CONTEXT.name]
+        return self.call({protocol.PROMPT.name: array}, {})[stage.CONTEXT.name]
 
 
 class RemoteStage(RemoteModel):
@@ -68,10 +69,10 @@ class RemoteStages:
 
     def __init__(self, url: str, secret: str) -> None:
         self._client = grpcclient.InferenceServerClient(url)
-        self.prompt = RemotePrompt(self._client, protocol.PROMPT_MODEL, secret)
-        self.condition = RemoteStage(self._client, protocol.CONDITION_MODEL, secret)
-        self.denoise = RemoteStage(self._client, protocol.DENOISE_MODEL, secret)
-        self.decode = RemoteStage(self._client, protocol.DECODE_MODEL, secret)
+        self.prompt = RemotePrompt(self._client, PROMPT_STAGE, secret)
+        self.condition = RemoteStage(self._client, CONDITION_STAGE, secret)
+        self.denoise = RemoteStage(self._client, DENOISE_STAGE, secret)
+        self.decode = RemoteStage(self._client, DECODE_STAGE, secret)
 
     def last_keys(self, state: str) -> None:
         """A server shows nobody its caches."""

@@ -30,6 +30,7 @@ from lingbot_triton import errors, protocol
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.protocol import TensorSpec
+from lingbot_triton.stage import STAGES
 from lingbot_triton.world.family import WORLD_FAST
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -60,7 +61,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def tensor_table(tensors: Iterable[TensorSpec]) -> str:
-    rows = [(spec.name, f"{spec.dtype} {list(spec.shape)}", spec.text) for spec in tensors]
+    rows = [(spec.name, f"{spec.dtype} {list(spec.shape)}", spec.description) for spec in tensors]
     return table(("tensor", "type and shape", "holds"), rows)
 
 
@@ -110,10 +111,10 @@ def code_table() -> str:
 
 def worker_tables() -> str:
     parts = []
-    for spec in protocol.WORKERS:
+    for spec in STAGES:
         inputs = ", ".join(f"`{tensor.name}`" for tensor in spec.inputs)
         outputs = ", ".join(f"`{tensor.name}`" for tensor in spec.outputs)
-        parts.append((spec.name, spec.text, inputs, outputs))
+        parts.append((spec.name, spec.description, inputs, outputs))
     return table(("model", "does", "inputs", "outputs"), parts)
 
 

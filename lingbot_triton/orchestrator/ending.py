@@ -9,7 +9,8 @@ from typing import Any
 
 from lingbot_triton.errors import StageDead, WorldError
 from lingbot_triton.orchestrator.pipeline import Stages
-from lingbot_triton.orchestrator.session import EndReason, Session
+from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.protocol import EndReason
 
 log = logging.getLogger(__name__)
 

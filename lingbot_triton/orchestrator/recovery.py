@@ -104,12 +104,12 @@ class Recovery:
                 reloading = self.away.pop(stage)
                 await self._released(stage)
                 self.away[stage] = reloading
-            self._observer.set(metrics.AWAY, 1, stage)
+            self._observer.set(metrics.UNAVAILABLE, 1, stage)
             await self._released(stage)
             await self._reload(stage)
         finally:
             self._recovering.discard(stage)
-            self._observer.set(metrics.AWAY, stage in self.away, stage)
+            self._observer.set(metrics.UNAVAILABLE, stage in self.away, stage)
         await self._workers.tidy()
 
     async def _released(self, stage: str) -> None:

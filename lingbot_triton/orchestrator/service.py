@@ -19,7 +19,8 @@ from lingbot_triton.orchestrator.ending import end_session
 from lingbot_triton.orchestrator.pipeline import Clock, Opening, Pipeline
 from lingbot_triton.orchestrator.recovery import Recovery, Workers
 from lingbot_triton.orchestrator.requests import FramePart, Reply, Request, Start
-from lingbot_triton.orchestrator.session import EndReason, Session, SessionTable
+from lingbot_triton.orchestrator.session import Session, SessionTable
+from lingbot_triton.protocol import EndReason
 from lingbot_triton.settings import Settings
 from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.geometry import Geometry

@@ -13,7 +13,6 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, TypeVar
 
 from lingbot_triton.errors import (
@@ -26,23 +25,13 @@ from lingbot_triton.errors import (
 )
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import ConditionWindow, ControlCursor
+from lingbot_triton.protocol import EndReason
 from lingbot_triton.world.geometry import Geometry
 
 log = logging.getLogger(__name__)
 SessionId = int | str
 SPANS_KEPT = 10_000
 Result = TypeVar("Result")
-
-
-class EndReason(Enum):
-    """Why a session ended; the label of the closing metric and of the log line."""
-
-    END = "end"
-    FAILED = "failed"
-    IDLE = "idle"
-    CANCELLED = "cancelled"
-    REPLACED = "replaced"
-    SHUTDOWN = "shutdown"
 
 
 @dataclass(eq=False)

@@ -22,10 +22,19 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from lingbot_triton import protocol
+from lingbot_triton import stage as stages
 from lingbot_triton.errors import StageDead, StageFailed
 from lingbot_triton.orchestrator.cursors import Condition, Control, Latent
 from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.protocol import ModelSpec
+from lingbot_triton.stage import (
+    CONDITION_STAGE,
+    DECODE_STAGE,
+    DENOISE_STAGE,
+    PROMPT_STAGE,
+    STAGES,
+    find_stage,
+)
 from lingbot_triton.triton.codec import FLAG_END, FLAG_START
 from lingbot_triton.triton.shared_memory import (
     YOUNG_SECONDS,
@@ -53,12 +62,12 @@ class TritonStages:
             spec.name: thread_pool(
                 calls_per_stage if spec.sequence_slots else PROMPT_CALLS, spec.name
             )
-            for spec in protocol.WORKERS
+            for spec in STAGES
         }
-        self._reloaded = {spec.name: 0 for spec in protocol.WORKERS}
+        self._reloaded = {spec.name: 0 for spec in STAGES}
         self._extinct: set[str] = set()
         # One for each: a stopped worker's ping keeps a thread, and must not keep the others'.
-        self._pings = thread_pool(len(protocol.WORKERS), "ping")
+        self._pings = thread_pool(len(STAGES), "ping")
         self._reloads = thread_pool(1, "reload")
 
     def shut_down(self) -> None:
@@ -66,27 +75,27 @@ class TritonStages:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def encode_prompt(self, session: Session, prompt: str) -> Any:
-        spec = protocol.PROMPT_MODEL
+        spec = PROMPT_STAGE
         inputs = {protocol.PROMPT.name: np.array([prompt.encode()], dtype=object)}
-        (context,) = await self._call(spec, None, inputs, {}, 0, (protocol.CONTEXT.name,))
+        (context,) = await self._call(spec, None, inputs, {}, 0, (stages.CONTEXT.name,))
         return context
 
     async def open_condition(self, session: Session, picture: Any) -> None:
-        inputs = {protocol.PICTURE.name: picture}
-        await self._open(protocol.CONDITION_MODEL, session, inputs)
+        inputs = {stages.PICTURE.name: picture}
+        await self._open(CONDITION_STAGE, session, inputs)
 
     async def open_denoise(self, session: Session, context: Any) -> None:
-        inputs = {protocol.CONTEXT.name: context}
-        (about,) = await self._open(protocol.DENOISE_MODEL, session, inputs, (protocol.ABOUT.name,))
+        inputs = {stages.CONTEXT.name: context}
+        (about,) = await self._open(DENOISE_STAGE, session, inputs, (stages.ABOUT.name,))
         session.about = json.loads(about.as_numpy()[0])
 
     async def open_decode(self, session: Session) -> None:
-        await self._open(protocol.DECODE_MODEL, session, {})
+        await self._open(DECODE_STAGE, session, {})
 
     async def condition(self, session: Session, chunk_index: int) -> Condition:
-        outputs = (protocol.CONDITION.name, protocol.STEADY.name)
+        outputs = (stages.CONDITION.name, stages.STEADY.name)
         tensor, steady = await self._step(
-            protocol.CONDITION_MODEL, session, {}, {"chunk_index": chunk_index}, outputs
+            CONDITION_STAGE, session, {}, {"chunk_index": chunk_index}, outputs
         )
         # A session keeps conditions for as long as the person takes to act: a copy leaves
         # Triton's shared memory free for others.
@@ -94,44 +103,42 @@ class TritonStages:
         return Condition(array, bool(steady.as_numpy()[0]), array.nbytes)
 
     async def denoise(self, session: Session, control: Control, condition: Condition) -> Latent:
-        inputs = {protocol.CONDITION.name: condition.tensor}
+        inputs = {stages.CONDITION.name: condition.tensor}
         if control.poses is not None:
-            inputs[protocol.CAMERA_POSES.name] = control.poses
+            inputs[stages.CAMERA_POSES.name] = control.poses
         parameters: dict[str, str | int] = {
             "chunk_index": control.chunk_index,
             "keys": control.keys,
         }
-        outputs = (protocol.LATENT.name, protocol.STEP_MS.name)
-        latent, steps = await self._step(
-            protocol.DENOISE_MODEL, session, inputs, parameters, outputs
-        )
+        outputs = (stages.LATENT.name, stages.STEP_MS.name)
+        latent, steps = await self._step(DENOISE_STAGE, session, inputs, parameters, outputs)
         return Latent(latent.as_numpy().copy(), tuple((steps.as_numpy() / 1000).tolist()))
 
     async def commit(self, session: Session, chunk_index: int) -> None:
-        spec = protocol.DENOISE_MODEL
+        spec = DENOISE_STAGE
         parameters: dict[str, str | int] = {"op": "commit", "chunk_index": chunk_index}
         await self._call(spec, _address(session, spec), {}, parameters, 0, ())
 
     async def decode(self, session: Session, latent: Latent, first: int, count: int) -> Any:
-        inputs = {protocol.LATENT.name: latent.tensor[:, first : first + count]}
+        inputs = {stages.LATENT.name: latent.tensor[:, first : first + count]}
         outputs = (protocol.FRAMES.name,)
-        (frames,) = await self._step(protocol.DECODE_MODEL, session, inputs, {}, outputs)
+        (frames,) = await self._step(DECODE_STAGE, session, inputs, {}, outputs)
         return frames
 
     async def close(self, session: Session, stage: str) -> None:
-        spec = protocol.worker(stage)
+        spec = find_stage(stage)
         await self._call(spec, _address(session, spec), {}, {"op": "close"}, FLAG_END, ())
 
     async def ping(self, stage: str, session: Session | None = None) -> None:
         """`recovery.Workers`: a request that a worker answers without doing anything."""
-        spec = protocol.worker(stage)
+        spec = find_stage(stage)
         parameters: dict[str, str | int] = {"op": "ping"}
         if session is not None:
             await self._call(spec, _address(session, spec), {}, parameters, 0, ())
             return
         epoch: str | None = uuid.uuid4().hex
         flags = FLAG_START | FLAG_END
-        if spec is protocol.PROMPT_MODEL:
+        if spec is PROMPT_STAGE:
             epoch, flags = None, 0
         await self._call(spec, epoch, {}, parameters, flags, (), self._pings)
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lingbot_triton.protocol import DENOISE_MODEL, MODELS, ORCHESTRATOR, ModelSpec
+from lingbot_triton.protocol import ORCHESTRATOR, ModelSpec
 from lingbot_triton.settings import Settings, SettingsError
+from lingbot_triton.stage import DENOISE_STAGE, MODELS
 
 MAXIMUM_COUNT = 64
 MAXIMUM_SLOTS = 1024
@@ -147,13 +148,13 @@ def _check_defaults(placement: Placement) -> None:
     """The orchestrator fills in what sessions leave out, and denoise is prepared for it."""
     orchestrator, denoise = (
         Settings.load(placement.get(spec.name, DEFAULT).settings, environ={})
-        for spec in (ORCHESTRATOR, DENOISE_MODEL)
+        for spec in (ORCHESTRATOR, DENOISE_STAGE)
     )
     for name in ("preset", "max_area"):
         theirs = getattr(orchestrator, name), getattr(denoise, name)
         if theirs[0] != theirs[1]:
             raise PlacementError(
-                f"[{ORCHESTRATOR.name}] has {name} {theirs[0]!r}, [{DENOISE_MODEL.name}] "
+                f"[{ORCHESTRATOR.name}] has {name} {theirs[0]!r}, [{DENOISE_STAGE.name}] "
                 f"{theirs[1]!r}; both need the same"
             )
 

@@ -22,7 +22,7 @@ class TritonMetrics:
             Kind.HISTOGRAM: family.HISTOGRAM,
         }
         self._families = {
-            spec: family(name=spec.name, description=spec.text, kind=kinds[spec.kind])
+            spec: family(name=spec.name, description=spec.description, kind=kinds[spec.kind])
             for spec in specs
         }
         self._series: dict[tuple[MetricSpec, str], Any] = {}

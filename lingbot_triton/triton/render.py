@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from lingbot_triton.protocol import MODELS, ModelSpec, TensorSpec
+from lingbot_triton.protocol import ModelSpec, TensorSpec
+from lingbot_triton.stage import MODELS
 from lingbot_triton.triton.placement import DEFAULT, Place, Placement, PlacementError, load
 
 HEADER = "# Rendered from lingbot_triton/protocol.py by scripts/render-configs; edit that instead."
@@ -19,7 +20,7 @@ def render(model: ModelSpec, place: Place = DEFAULT) -> str:
     """The text of the model's `config.pbtxt` where it is placed at `place`."""
     blocks = [
         HEADER,
-        f"# {model.name}: {model.text}.",
+        f"# {model.name}: {model.description}.",
         f'name: "{model.name}"',
         'backend: "python"',
         "max_batch_size: 0",
@@ -41,7 +42,7 @@ def _tensors(direction: str, tensors: tuple[TensorSpec, ...]) -> list[str]:
         optional = " optional: true" if direction == "input" and tensor.optional else ""
         end = "" if tensor is tensors[-1] else ","
         lines += [
-            f"  # {tensor.text}",
+            f"  # {tensor.description}",
             f'  {{ name: "{tensor.name}" data_type: TYPE_{kind} dims: [ {dims} ]{optional} }}{end}',
         ]
     return [*lines, "]"]

@@ -18,6 +18,7 @@ import triton_python_backend_utils as pb_utils
 from lingbot_triton import metrics, protocol
 from lingbot_triton.errors import BadRequest, NoSession, StageFailed, WorldError
 from lingbot_triton.settings import Settings
+from lingbot_triton.stage import ABOUT, CONTEXT, PROMPT_STAGE
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.load import load_prompt_stage, load_session_stage
 from lingbot_triton.triton.configuration import instance_settings
@@ -88,7 +89,7 @@ class WorkerModel:
 class PromptModel(WorkerModel):
     """`prompt`: no state."""
 
-    stage = protocol.PROMPT_MODEL.name
+    stage = PROMPT_STAGE.name
 
     def load(self, settings: Settings) -> None:
         self._stage = load_prompt_stage(settings)
@@ -97,7 +98,7 @@ class PromptModel(WorkerModel):
         if parameters.get("op") == "ping":
             return {}
         prompt = arrays[protocol.PROMPT.name].reshape(-1)[0].decode()
-        return {protocol.CONTEXT.name: self._stage.encode(prompt)}
+        return {CONTEXT.name: self._stage.encode(prompt)}
 
 
 @dataclass
@@ -147,7 +148,7 @@ class SessionStageModel(WorkerModel):
         about = getattr(self._stage, "about", None)
         if about is None:
             return {}
-        return {protocol.ABOUT.name: np.array([json.dumps(about).encode()], dtype=object)}
+        return {ABOUT.name: np.array([json.dumps(about).encode()], dtype=object)}
 
     def _state(self, epoch: str) -> Any:
         held = self._held.get(epoch)

@@ -11,7 +11,7 @@ import time
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
-from lingbot_triton.protocol import MODELS
+from lingbot_triton.stage import MODELS
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.serving import Serve, least_seconds

@@ -17,7 +17,7 @@ from lingbot_client import WorldClient, WorldError
 
 from lingbot_triton.errors import BY_CODE
 from lingbot_triton.metrics import METRICS, SECONDS_BUCKETS, WORKER_STATES, Kind
-from lingbot_triton.orchestrator.session import EndReason
+from lingbot_triton.protocol import EndReason
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from lingbot_triton.world.geometry import Geometry
@@ -91,7 +91,9 @@ def _held(server: ServerProcess) -> float:
 def test_every_family_is_exported_with_its_kind_and_meaning(server: ServerProcess) -> None:
     text = page(server)
     for spec in (*METRICS, WORKER_STATES):
-        assert f"# HELP {spec.name} {spec.text}\n# TYPE {spec.name} {spec.kind.value}\n" in text
+        assert (
+            f"# HELP {spec.name} {spec.description}\n# TYPE {spec.name} {spec.kind.value}\n" in text
+        )
 
 
 def test_a_played_session_is_counted_right(server: ServerProcess) -> None:

@@ -21,7 +21,8 @@ from lingbot_triton.errors import (
 )
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import Condition, ConditionWindow, ControlCursor
-from lingbot_triton.orchestrator.session import EndReason, Session, SessionTable
+from lingbot_triton.orchestrator.session import Session, SessionTable
+from lingbot_triton.protocol import EndReason
 from tests.unit.orchestrator.virtual_time import run
 
 

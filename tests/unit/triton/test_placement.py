@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lingbot_triton.protocol import DENOISE_MODEL, MODELS, ORCHESTRATOR, WORKERS
+from lingbot_triton.protocol import ORCHESTRATOR
 from lingbot_triton.settings import Settings
+from lingbot_triton.stage import DENOISE_STAGE, MODELS, STAGES
 from lingbot_triton.triton import placement, render
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.placement import Place, PlacementError
@@ -16,7 +17,7 @@ EXAMPLES = sorted(Path(render.REPOSITORY.parent, "examples", "placement").glob("
 
 def test_instances_go_to_the_gpus_that_are_named() -> None:
     places = placement.parse('[denoise]\ndevices = ["cuda:0", "cuda:2"]\ncount = 2\nslots = 8\n')
-    text = render.render(DENOISE_MODEL, places["denoise"])
+    text = render.render(DENOISE_STAGE, places["denoise"])
     assert "instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 2 ] } ]" in text
     assert "oldest { max_candidate_sequences: 8 }" in text
     assert places["denoise"].instances == 4
@@ -29,7 +30,7 @@ def test_settings_are_parameters_of_their_model_alone() -> None:
         "orchestrator": Place(settings={"prefetch_depth": "1"}),
     }
     line = 'parameters { key: "dtype" value: { string_value: "bfloat16" } }'
-    assert line in render.render(DENOISE_MODEL, places["denoise"])
+    assert line in render.render(DENOISE_STAGE, places["denoise"])
 
 
 def test_the_cpu_is_a_device_like_another() -> None:
@@ -39,7 +40,7 @@ def test_the_cpu_is_a_device_like_another() -> None:
 
 def test_text_is_quoted_for_triton() -> None:
     (place,) = placement.parse("[decode]\ncheckpoint = 'C:\\a \"b\"'\n").values()
-    text = render.render(DENOISE_MODEL, place)
+    text = render.render(DENOISE_STAGE, place)
     assert r'value: { string_value: "C:\\a \"b\"" }' in text
 
 
@@ -108,7 +109,7 @@ def test_the_examples_use_every_gpu(name: str, gpus: int) -> None:
     (path,) = (path for path in EXAMPLES if path.stem == name)
     places = placement.load(path)
     assert {gpu for place in places.values() for gpu in place.gpus} == set(range(gpus))
-    assert all(places[stage.name].gpus for stage in WORKERS if stage.sequence_slots)
+    assert all(places[stage.name].gpus for stage in STAGES if stage.sequence_slots)
     assert Settings.load(places[ORCHESTRATOR.name].settings, {}).max_sessions >= 1
 
 

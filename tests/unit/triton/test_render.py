@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lingbot_triton.protocol import DECODE_MODEL, MODELS, ModelSpec, TensorSpec
+from lingbot_triton.protocol import ModelSpec, TensorSpec
+from lingbot_triton.stage import DECODE_STAGE, MODELS
 from lingbot_triton.triton import render
 
 SMALL = ModelSpec(
@@ -60,11 +61,11 @@ def test_writing_changes_only_what_is_stale(tmp_path: Path) -> None:
     everything = [model.name for model in MODELS]
     assert render.write(tmp_path) == everything
     assert render.stale(tmp_path) == []
-    decode = tmp_path / DECODE_MODEL.name / "config.pbtxt"
+    decode = tmp_path / DECODE_STAGE.name / "config.pbtxt"
     decode.write_text(decode.read_text() + "# edited by hand\n")
-    assert render.stale(tmp_path) == [DECODE_MODEL.name]
-    assert render.write(tmp_path) == [DECODE_MODEL.name]
-    assert decode.read_text() == render.render(DECODE_MODEL)
+    assert render.stale(tmp_path) == [DECODE_STAGE.name]
+    assert render.write(tmp_path) == [DECODE_STAGE.name]
+    assert decode.read_text() == render.render(DECODE_STAGE)
 
 
 def test_check_names_the_stale_models_and_fails(

@@ -9,7 +9,7 @@ from lingbot_client.pace import Played
 
 from lingbot_tools.bench.sessions import COMPUTED, Case, Results, bars
 from lingbot_tools.bench.sessions_command import instances
-from lingbot_triton.protocol import WORKERS
+from lingbot_triton.stage import STAGES
 
 
 def played(ends: list[float]) -> Played:
@@ -75,7 +75,7 @@ def test_bars_compare_with_the_ideal_and_with_each_other() -> None:
 
 def test_every_worker_gets_its_instances_and_the_orchestrator_stays_one(tmp_path: Path) -> None:
     folder = instances(tmp_path, 4)
-    for spec in WORKERS:
+    for spec in STAGES:
         assert "count: 4 " in (folder / spec.name / "config.pbtxt").read_text()
     assert "count: 1 " in (folder / "orchestrator" / "config.pbtxt").read_text()
     assert (folder / "denoise" / "1" / "model.py").is_file()
