@@ -2,8 +2,26 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 from lingbot_triton.settings import PREFIX
+
+SERVER_TESTS = Path(__file__).parent / "server"
+WAITING = (
+    *("test_stuck_worker", "test_worker_death", "test_vanishing_clients", "test_shutdown"),
+    *("test_launch", "test_chaos"),
+)
+"""Modules whose servers are killed, stopped or starved: they wait more than they compute."""
+COMPUTING = (
+    *("test_exactness", "test_fidelity", "test_placement", "test_presets", "test_tiny_world"),
+    *("test_command_line", "test_bad_input"),
+)
+"""Modules whose servers compute with real weights."""
+GROUPS = {"waiting": WAITING, "computing": COMPUTING}
+REST = "simulated"
+"""All other server tests: those on servers whose stages only take a little time."""
 
 
 def pytest_configure() -> None:
@@ -14,3 +32,25 @@ def pytest_configure() -> None:
     os.environ["MPLBACKEND"] = "Agg"
     # A shell's background jobs ignore Ctrl-C, which tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its group: the tests of a group run in one process, one after another.
+
+    A server is thus started by one process only, and a file's fixtures are made once. The groups
+    of server tests come first, as they take longest; the other files fill the processes up.
+    """
+    ranks = {group: rank for rank, group in enumerate((*GROUPS, REST))}
+    groups = {id(item): group_of(item.path) for item in items}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[id(item)]))
+    items.sort(key=lambda item: ranks.get(groups[id(item)], len(ranks)))
+
+
+def group_of(path: Path) -> str:
+    """The group of a test file: a file of its own, but for the server tests."""
+    if path.parent != SERVER_TESTS:
+        return str(path.relative_to(SERVER_TESTS.parent))
+    named = (group for group, modules in GROUPS.items() if path.stem in modules)
+    return next(named, REST)
