@@ -1,9 +1,8 @@
-"""The command line: `lingbot-world play`, `bench`, `info`, `doctor` and `inspect`."""
+"""The command line: `lingbot-world play`, `bench`, `info` and `doctor`; plug-ins add others."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,6 +20,7 @@ from lingbot_client.errors import WorldError
 from lingbot_client.pace import Pace
 from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 from lingbot_client.playing import make_plan, play_plan, progress_bar, session_options, write_spans
+from lingbot_client.plugins import PluginGroup
 from lingbot_client.report import chunk_table, server_tables
 from lingbot_client.triton import TLS
 
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(cls=PluginGroup)
 def main() -> None:
     """Steer through a world that a LingBot-World-Fast server makes up."""
 
@@ -158,38 +158,6 @@ def doctor(url: str, tls: bool, root_certificates: Path | None, patience: float)
         return well
 
     if not run(look()):
-        sys.exit(1)
-
-
-@main.command()
-@click.argument("checkpoint", type=FILE)
-@click.option("--companions", type=FILE, help="VAE, text encoder, tokenizer; if not in CHECKPOINT.")
-@click.option("--gpu-memory", help="Of the GPU that is to serve it, such as 80GiB.")
-@click.option("--size-area", default="832x480", show_default=True, help="As for play.")
-@click.option("--window", type=click.IntRange(3), help="Latent frames kept; else 3 a chunk.")
-@click.option("--chunks", type=click.IntRange(1), default=7, show_default=True)
-@click.option("--dtype", default="bfloat16", show_default=True, help="Of the transformer.")
-@click.option("--vae-dtype", default="float32", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, in bytes.")
-def inspect(
-    checkpoint: Path, companions: Path | None, size_area: str, as_json: bool, **given: Any
-) -> None:
-    """Say what a folder of weights holds, what it takes, and how many sessions fit a GPU.
-
-    Exit code 1 where a part is missing. This needs the packages of the server.
-    """
-    try:
-        from lingbot_tools.inspect import checkpoint as inspect_checkpoint  # brings torch
-    except ImportError as error:
-        raise click.ClickException(f"inspect needs the server's packages: {error}") from None
-    try:
-        area = controls.parse_area(size_area)
-        apart = companions or checkpoint
-        found = inspect_checkpoint.inspect_for(checkpoint, apart, area=area, **given)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.describe())
-    if found.missing:
         sys.exit(1)
 
 

@@ -46,7 +46,7 @@ def encode_picture(picture: Picture) -> bytes:
 def default_picture(width: int = 480, height: int = 320) -> Image.Image:
     """A hall to start a world from, which `DEFAULT_PROMPT` describes.
 
-    It is a scene of the tiny world, see `lingbot_tools.tiny_world`, which no training saw.
+    It is a scene of the project's tiny world that its training never saw.
     """
     data = resources.files("lingbot_client").joinpath("start.png").read_bytes()
     with Image.open(io.BytesIO(data)) as image:

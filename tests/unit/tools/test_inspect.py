@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from lingbot_client.cli import main
 
+from lingbot_tools.inspect import command
 from lingbot_tools.inspect.checkpoint import Inspection, inspect, parse_bytes
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
@@ -37,7 +37,7 @@ def look(root: Path = GOLDEN_CHECKPOINT, **options: object) -> Inspection:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["inspect", *arguments])
+    result = CliRunner().invoke(command.inspect, arguments)
     return result.exit_code, result.output
 
 
