@@ -1,45 +1,145 @@
-"""What a client may choose when it opens a session, and the geometry that follows from it."""
+"""What a client may choose when it opens a session.
+
+The schema here is all there is of an option: `docs/protocol.md` is rendered from it.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, Strict, model_validator
 
 from lingbot_triton.errors import BadRequest
+from lingbot_triton.schema import Schema, shorten
 
 MAX_AREA = 1280 * 720
 """Pixels of the largest frames."""
+MIN_AREA = 16**2
+MAX_KV_FRAMES = 1000
+"""Latent frames of the largest KV window."""
+
+Pixels = Annotated[float, Field(ge=1e-3, le=1e6)]
+Centre = Annotated[float, Field(ge=-1e6, le=1e6)]
+Side = Annotated[int, Field(ge=1, le=100_000)]
+Degrees = Annotated[float, Field(ge=0, le=90)]
+Intrinsics = Annotated[
+    tuple[
+        Annotated[Pixels, Field(title="fx")],
+        Annotated[Pixels, Field(title="fy")],
+        Annotated[Centre, Field(title="cx")],
+        Annotated[Centre, Field(title="cy")],
+    ],
+    Strict(False),  # JSON has lists
+]
+Size = Annotated[
+    tuple[Annotated[Side, Field(title="width")], Annotated[Side, Field(title="height")]],
+    Strict(False),
+]
 
 
-@dataclass(frozen=True)
-class SessionOptions:
+class SessionOptions(Schema):
     """A session's options, as `docs/protocol.md` describes them; every one has a default."""
 
-    seed: int = 42
-    chunk_count: int = 7
-    shift: float = 10.0
-    intrinsics: tuple[float, float, float, float] | None = None
-    intrinsics_size: tuple[int, int] | None = None
-    translation_scale: float = 3.0
-    move_step: float = 0.05
-    yaw_step_degrees: float = 2.0
-    pitch_step_degrees: float = 2.0
-    pitch_limit_degrees: float = 85.0
-    kv_window_frames: int | None = None
-    kv_sink_frames: int = 0
-    max_area: int = 480 * 832
-    decode_frames: int = 1
-    """Latent frames decoded, and sent, at a time."""
-    prefetch_depth: int | None = None
-    """Conditions encoded ahead; None takes the server's own depth, which is also the most."""
-    commit_inline: bool = False
-    """Whether decoding waits for the commit: slower, for comparison only."""
-    reuse_steady_condition: bool = True
-    """Whether a condition that repeats is encoded only once; for comparison only."""
-    trace: bool = False
-    """Whether the closing summary carries the spans of every stage."""
+    ERROR: ClassVar[type[Exception]] = BadRequest
+    NOUN: ClassVar[str] = "option"
+    LABEL: ClassVar[str] = "option {name!r}"
+    RANGE: ClassVar[str] = "is {value}; it must lie between {low} and {high}"
+
+    seed: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**63 - 1,
+            description="of the session's random streams; the same seed gives the same world",
+        ),
+    ] = 42
+    chunk_count: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10_000,
+            description="chunks the session may have, for which its cache is allocated; "
+            "without effect where `kv_window_frames` is given",
+        ),
+    ] = 7
+    shift: Annotated[float, Field(ge=0.01, le=100, description="of the noise schedule")] = 10.0
+    intrinsics: Annotated[
+        Intrinsics | None,
+        Field(
+            description="fx, fy, cx, cy in pixels; "
+            "else a focal length of the picture's width, centred"
+        ),
+    ] = None
+    intrinsics_size: Annotated[
+        Size | None,
+        Field(
+            description="width and height of the picture that `intrinsics` are for; "
+            "else that of the session's frames"
+        ),
+    ] = None
+    translation_scale: Annotated[
+        float, Field(ge=0, le=1000, description="how far a chunk's longest step reaches")
+    ] = 3.0
+    move_step: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=100,
+            description="distance of one step of w a s d; a latent frame has four steps",
+        ),
+    ] = 0.05
+    yaw_step_degrees: Annotated[Degrees, Field(description="angle of one step of j l")] = 2.0
+    pitch_step_degrees: Annotated[Degrees, Field(description="angle of one step of i k")] = 2.0
+    pitch_limit_degrees: Annotated[
+        float, Field(ge=0, le=89.9, description="a step of i k beyond it is left out")
+    ] = 85.0
+    kv_window_frames: Annotated[
+        int | None,  # its limits depend on the model's chunks: `chunk_limits`
+        Field(
+            description="latent frames whose keys and values are kept: the session may be endless"
+        ),
+    ] = None
+    kv_sink_frames: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_KV_FRAMES,
+            description="of those, the session's first ones, which stay for good",
+        ),
+    ] = 0
+    max_area: Annotated[
+        int,
+        Field(
+            ge=MIN_AREA,
+            le=MAX_AREA,
+            description="pixels of a frame at most; the picture's aspect ratio is kept, sides are "
+            "multiples of 16. The default is the server's",
+        ),
+    ] = 480 * 832
+    decode_frames: Annotated[
+        int,  # its limits depend on the model's chunks: `chunk_limits`
+        Field(description="latent frames decoded and sent at a time"),
+    ] = 1
+    prefetch_depth: Annotated[
+        Annotated[int, Field(ge=0, le=8)] | None,
+        Field(
+            description="conditions encoded ahead, at most the server's own depth, which is the "
+            "default; 0 is for comparison"
+        ),
+    ] = None
+    commit_inline: Annotated[
+        bool, Field(description="decode only after the commit; slower, for comparison")
+    ] = False
+    reuse_steady_condition: Annotated[
+        bool,
+        Field(
+            description="encode a condition that repeats only once; false is for comparison",
+        ),
+    ] = True
+    trace: Annotated[
+        bool, Field(description="put the spans of every stage into the closing summary")
+    ] = False
 
     @property
     def endless(self) -> bool:
@@ -54,111 +154,52 @@ class SessionOptions:
         """Latent frames whose keys and values a session of such chunks keeps."""
         return self.kv_window_frames or self.chunk_count * chunk_latent_frames
 
+    def chunk_limits(self, chunk_latent_frames: int) -> dict[str, tuple[int, int]]:
+        """Smallest and largest value of the options whose limits depend on the model's chunks."""
+        return {
+            "decode_frames": (1, chunk_latent_frames),
+            "kv_window_frames": (self.kv_sink_frames + chunk_latent_frames, MAX_KV_FRAMES),
+        }
+
     def check_chunk(self, chunk_latent_frames: int) -> None:
         """Raise BadRequest where the options do not go with a model of such chunks."""
-        _between("decode_frames", self.decode_frames, 1, chunk_latent_frames)
-        if self.kv_window_frames is not None:
-            least = self.kv_sink_frames + chunk_latent_frames
-            _between("kv_window_frames", self.kv_window_frames, least, 1000)
+        for name, (low, high) in self.chunk_limits(chunk_latent_frames).items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                words = f"{self.LABEL} {self.RANGE}"
+                raise BadRequest(words.format(name=name, value=shorten(value), low=low, high=high))
 
     def differing(self) -> dict[str, Any]:
         """The options that are not at their defaults, as JSON takes them."""
-        default = SessionOptions()
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-            if value != getattr(default, name)
+            for name, value in self
+            if value != type(self).model_fields[name].default
         }
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(dict(self), separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str | bytes, defaults: SessionOptions | None = None) -> SessionOptions:
         """Read a JSON object over `defaults`; raises BadRequest for anything that does not fit."""
         try:
-            given = json.loads(text)
+            values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"options are not valid JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise BadRequest(f"options must be a JSON object, not {type(given).__name__}")
-        kinds = get_type_hints(cls)
-        unknown = sorted(set(given) - set(kinds))
-        if unknown:
-            known = ", ".join(field.name for field in fields(cls))
-            raise BadRequest(f"unknown option {_short(unknown[0])}; known options: {known}")
-        values = {name: _convert(name, value, kinds[name]) for name, value in given.items()}
+        if not isinstance(values, dict):
+            raise BadRequest(f"options must be a JSON object, not {type(values).__name__}")
         if "kv_window_frames" in values:  # a default's sink frames belong to a default's window
             values.setdefault("kv_sink_frames", 0)
-        options = replace(defaults or cls(), **values)
-        options._check()
-        return options
+        return (defaults or cls()).replace(**values)
 
-    def _check(self) -> None:
-        _between("seed", self.seed, 0, 2**63 - 1)
-        _between("chunk_count", self.chunk_count, 1, 10_000)
-        _between("shift", self.shift, 0.01, 100)
-        _between("translation_scale", self.translation_scale, 0, 1000)
-        _between("move_step", self.move_step, 0, 100)
-        _between("yaw_step_degrees", self.yaw_step_degrees, 0, 90)
-        _between("pitch_step_degrees", self.pitch_step_degrees, 0, 90)
-        _between("pitch_limit_degrees", self.pitch_limit_degrees, 0, 89.9)
-        _between("max_area", self.max_area, 16**2, MAX_AREA)
-        if self.prefetch_depth is not None:
-            _between("prefetch_depth", self.prefetch_depth, 0, 8)
-        if self.intrinsics is not None:
-            _between("intrinsics fx", self.intrinsics[0], 1e-3, 1e6)
-            _between("intrinsics fy", self.intrinsics[1], 1e-3, 1e6)
-            _between("intrinsics cx", self.intrinsics[2], -1e6, 1e6)
-            _between("intrinsics cy", self.intrinsics[3], -1e6, 1e6)
-        if self.intrinsics_size is not None:
-            if self.intrinsics is None:
-                raise BadRequest("option 'intrinsics_size' needs option 'intrinsics'")
-            _between("intrinsics_size width", self.intrinsics_size[0], 1, 100_000)
-            _between("intrinsics_size height", self.intrinsics_size[1], 1, 100_000)
-        if self.kv_window_frames is None:
-            if self.kv_sink_frames:
-                raise BadRequest("option 'kv_sink_frames' needs option 'kv_window_frames'")
-            return
-        _between("kv_sink_frames", self.kv_sink_frames, 0, 1000)
-
-
-def _between(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise BadRequest(
-            f"option {name!r} is {_short(value)}; it must lie between {low} and {high}"
-        )
-
-
-def _convert(name: str, value: Any, kind: Any) -> Any:
-    """`value` as the field's type, without guessing: a float takes an int, nothing else mixes."""
-    alternatives = get_args(kind)
-    if type(None) in alternatives:
-        if value is None:
-            return None
-        kind = next(alternative for alternative in alternatives if alternative is not type(None))
-        alternatives = get_args(kind)
-    if alternatives:
-        if not isinstance(value, list) or len(value) != len(alternatives):
-            raise BadRequest(f"option {name!r} must be a list of {len(alternatives)} numbers")
-        return tuple(_convert(name, item, alternatives[0]) for item in value)
-    plain_int = isinstance(value, int) and not isinstance(value, bool)
-    if kind is float and (plain_int or isinstance(value, float)):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise BadRequest(f"option {name!r} must be a finite number")
-        return number
-    if kind is int and plain_int:
-        return value
-    if kind is bool and isinstance(value, bool):
-        return value
-    raise BadRequest(f"option {name!r} must be of type {kind.__name__}, not {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """A client's own value, as much of it as an answer may repeat."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    @model_validator(mode="after")
+    def _check_pairs(self) -> SessionOptions:
+        """An option that means nothing without another one is a mistake."""
+        for name, needed in (
+            ("intrinsics_size", "intrinsics"),
+            ("kv_sink_frames", "kv_window_frames"),
+        ):
+            if getattr(self, name) and getattr(self, needed) is None:
+                raise ValueError(f"option {name!r} needs option {needed!r}")
+        return self

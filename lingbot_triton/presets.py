@@ -12,10 +12,10 @@ from lingbot_triton.options import SessionOptions
 
 @dataclass(frozen=True)
 class Preset:
-    """One way; the defaults are what the network was released with."""
+    """One way to sample; the defaults are what the network was released with."""
 
     name: str
-    text: str
+    description: str
     step_indices: tuple[int, ...] = (0, 179, 358, 679)
     """Steps of the 1000-step schedule, in order, at which a chunk is denoised."""
     shift: float = 10.0

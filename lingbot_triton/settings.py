@@ -1,33 +1,32 @@
-"""The service's settings: one frozen dataclass, read from the environment and model configs."""
+"""The service's settings, read from the environment and from model configurations.
+
+The schema here is all there is of a setting: the table in `docs/operations.md` is rendered from it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Annotated, Any, ClassVar
 
-from lingbot_triton.options import SessionOptions
-from lingbot_triton.presets import PRESETS, find_preset
+from pydantic import AfterValidator, Field, NonNegativeInt
+
+from lingbot_triton.options import MAX_AREA, MIN_AREA, SessionOptions
+from lingbot_triton.presets import find_preset
 from lingbot_triton.protocol import MAX_SESSIONS, ORCHESTRATOR
+from lingbot_triton.schema import KINDS, OneOf, Schema
 
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-world"
 EMBEDDED_AREA = 64 * 96
+DEFAULT_AREA = 480 * 832
 PREFIX = "LINGBOT_"
 OTHER_THREADS = 14
-"""Threads of Triton for whatever is not a call to condition, denoise or decode: 2 for prompts, 4
-for pings, 2 for the end of sequences, 6 for answers."""
+"""Threads of Triton for everything that is not a call to condition, denoise or decode: 2 for
+prompts, 4 for pings, 2 for the end of sequences, 6 for responses."""
 
-
+Positive = Annotated[int, Field(ge=1)]
 _DTYPES = ("float32", "bfloat16", "float16")
-CHOICES = {
-    "dtype": _DTYPES,
-    "vae_dtype": _DTYPES,
-    "attention": ("auto", "sdpa", "sage"),
-    "preset": tuple(PRESETS),
-}
-"""Settings that are one of a few words."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -35,52 +34,141 @@ class SettingsError(ValueError):
     """A setting that cannot be used; the message names the setting and what it accepts."""
 
 
-@dataclass(frozen=True)
-class Settings:
+def _known_preset(name: str) -> str:
+    return find_preset(name).name
+
+
+def _usable_area(area: int) -> int:
+    if area and not MIN_AREA <= area <= MAX_AREA:
+        raise ValueError(f"max_area is {area}; it must be 0, or {MIN_AREA} to {MAX_AREA}")
+    return area
+
+
+class Settings(Schema):
     """Each field is the variable LINGBOT_<FIELD>, or the parameter <field> of a model config."""
 
-    checkpoint: str = str(EMBEDDED_CHECKPOINT)
-    companions: str = ""
-    """Folder of the VAE, text encoder and tokenizer, where the checkpoint is the DiT alone."""
-    device: str = "auto"
-    """Where an instance computes: cpu, cuda:0 and so on; auto is the first GPU, else the CPU."""
-    dtype: str = "float32"
-    """Weights and activations of the transformer: float32, bfloat16 or float16."""
-    vae_dtype: str = "float32"
-    attention: str = "sdpa"
-    """sdpa is torch's; sage is the package sageattention, faster and not the same numbers; auto is
-    sage where that can run."""
-    compile: bool = False
-    """Whether what lies between matrix products is compiled, before the model reports ready."""
-    preset: str = "fast"
-    """Denoising steps and the defaults of shift and window; see `presets`."""
-    threads: int = 0
-    """Compute threads of each worker process; 0 leaves torch's default."""
-    max_area: int = 0
-    """Default frame area in pixels; 0 means 480·832, or 64·96 for the embedded checkpoint."""
-    max_sessions: int = 8
-    prefetch_depth: int = 2
-    control_window: int = 2
-    triton_threads: int = 32
-    """What Triton's thread-pool-size is: it bounds the orchestrator's calls and answers under way,
-    and one more than that stops it for good."""
-    stage_timeout_seconds: float = 120.0
-    session_idle_seconds: float = 300.0
-    drain_seconds: float = 2.0
-    """What running chunks are given to finish when the server is asked to end every session."""
-    max_picture_bytes: int = 16 * 2**20
-    max_picture_pixels: int = 40_000_000
-    max_prompt_bytes: int = 16 * 2**10
-    max_options_bytes: int = 16 * 2**10
-    condition_cache_bytes: int = 256 * 2**20
-    """Conditions that sessions with the same picture share, per condition worker; 0 for none."""
-    kv_budget_bytes: int = 0
-    """What the sessions of one denoise process may take of its device's memory, keys and values
-    above all. 0 measures it at the start: nine tenths of what the weights leave of a GPU's memory,
-    or half of the main memory available."""
-    simulated: str = ""
-    """Name of a cost profile; the stages then only take time."""
-    simulated_scale: float = 1.0
+    ERROR: ClassVar[type[Exception]] = SettingsError
+    NOUN: ClassVar[str] = "setting"
+
+    checkpoint: Annotated[str, Field(description="folder of weights")] = str(EMBEDDED_CHECKPOINT)
+    companions: Annotated[
+        str,
+        Field(
+            description="folder of VAE, text encoder and tokenizer, where the checkpoint is the "
+            "transformer alone"
+        ),
+    ] = ""
+    preset: Annotated[
+        str,
+        AfterValidator(_known_preset),
+        Field(
+            description="denoising steps, and the defaults of `shift` and of the KV window: "
+            "[Presets](#presets)"
+        ),
+    ] = "fast"
+    device: Annotated[
+        str,
+        Field(
+            description="where an instance computes: `cpu`, `cuda:0`, …; `auto` is the first GPU, "
+            "else the CPU"
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        OneOf(*_DTYPES),
+        Field(
+            description="weights and activations of transformer and text encoder; `bfloat16` for "
+            "the real checkpoint"
+        ),
+    ] = "float32"
+    vae_dtype: Annotated[
+        str,
+        OneOf(*_DTYPES),
+        Field(description="the same for the VAE; the official code has it in `float32`"),
+    ] = "float32"
+    attention: Annotated[
+        str,
+        OneOf("auto", "sdpa", "sage"),
+        Field(
+            description="`sdpa` is torch's; `sage` is SageAttention, faster and not the same "
+            "numbers; `auto` is `sage` where that can run"
+        ),
+    ] = "sdpa"
+    compile: Annotated[
+        bool,
+        Field(
+            description="compile what lies between matrix products, before the model reports ready"
+        ),
+    ] = False
+    threads: Annotated[
+        NonNegativeInt,
+        Field(
+            description="compute threads of each worker on a CPU; 0 is one for the tiny "
+            "checkpoint, else torch's default"
+        ),
+    ] = 0
+    max_area: Annotated[
+        int,
+        AfterValidator(_usable_area),
+        Field(
+            description="default area of a frame in pixels; 0 is 480·832, or 64·96 for the tiny "
+            "checkpoint"
+        ),
+    ] = 0
+    max_sessions: Annotated[
+        int, Field(ge=1, le=MAX_SESSIONS, description="sessions at a time")
+    ] = 8
+    prefetch_depth: Annotated[
+        int, Field(ge=0, le=8, description="conditions of a session encoded ahead")
+    ] = 2
+    control_window: Annotated[
+        Positive, Field(description="controls of a session that may wait for their denoise")
+    ] = 2
+    triton_threads: Annotated[
+        int,  # bounds the orchestrator's calls under way: with one more than that it stops for good
+        Field(
+            ge=OTHER_THREADS + 3,
+            description="Triton's `thread-pool-size`; `scripts/serve` sets both",
+        ),
+    ] = 32
+    stage_timeout_seconds: Annotated[
+        float, Field(gt=0, lt=3600, description="for one call to a stage")
+    ] = 120.0
+    session_idle_seconds: Annotated[
+        float,  # a session that waited longer would lose its sequence in Triton first
+        Field(
+            gt=0,
+            lt=ORCHESTRATOR.idle_seconds,
+            description="without a request a session is ended",
+        ),
+    ] = 300.0
+    drain_seconds: Annotated[
+        float, Field(ge=0, description="for running chunks when the server is told to stop")
+    ] = 2.0
+    max_picture_bytes: Annotated[Positive, Field(description="of a picture's file")] = 16 * 2**20
+    max_picture_pixels: Annotated[Positive, Field(description="of a picture")] = 40_000_000
+    max_prompt_bytes: Annotated[Positive, Field(description="of a prompt")] = 16 * 2**10
+    max_options_bytes: Annotated[Positive, Field(description="of a session's options")] = (
+        16 * 2**10
+    )
+    condition_cache_bytes: Annotated[
+        NonNegativeInt,
+        Field(
+            description="conditions that sessions with the same picture share, of each `condition` "
+            "instance; 0 for none"
+        ),
+    ] = 256 * 2**20
+    kv_budget_bytes: Annotated[
+        NonNegativeInt,
+        Field(
+            description="memory of the sessions of one `denoise` process; 0 measures it, see "
+            "[Limits](#limits)"
+        ),
+    ] = 0
+    simulated: Annotated[
+        str, Field(description="name of a cost profile: stages only take time")
+    ] = ""
+    simulated_scale: Annotated[float, Field(ge=0, description="factor on its times")] = 1.0
 
     @property
     def embedded(self) -> bool:
@@ -89,10 +177,10 @@ class Settings:
 
     @property
     def calls_per_stage(self) -> int:
-        """Calls that one stage is given at a time.
+        """Concurrent calls to one stage.
 
-        A worker that stopped keeps one for each of its sessions; with more calls than sessions it
-        keeps nobody from the stage's other workers.
+        A worker that stopped answering occupies one for each of its sessions; with more calls than
+        sessions the stage's other workers stay reachable.
         """
         affordable = (self.triton_threads - OTHER_THREADS) // 3
         return min(self.max_sessions + 2, affordable)
@@ -106,7 +194,7 @@ class Settings:
     def default_area(self) -> int:
         if self.max_area:
             return self.max_area
-        return EMBEDDED_AREA if self.embedded and not self.simulated else 480 * 832
+        return EMBEDDED_AREA if self.embedded and not self.simulated else DEFAULT_AREA
 
     @classmethod
     def load(
@@ -120,42 +208,19 @@ class Settings:
         variables are left alone: other tools may own them.
         """
         environ = os.environ if environ is None else environ
-        given: dict[str, str] = dict(parameters or {})
-        for field in fields(cls):
-            variable = PREFIX + field.name.upper()
-            if variable in environ:
-                given[field.name] = environ[variable]
-        kinds = get_type_hints(cls)
-        known = [name for name in given if name in kinds]
-        values = {name: _parse(name, given[name], kinds[name]) for name in known}
-        settings = replace(cls(), **values)  # type: ignore[arg-type]
-        settings._check()
-        return settings
+        texts = {**(parameters or {})}
+        for name in cls.model_fields:
+            if (variable := variable_of(name)) in environ:
+                texts[name] = environ[variable]
+        kinds = {name: schema["type"] for name, schema in cls.properties().items()}
+        return cls(
+            **{name: _parse(name, texts[name], kinds[name]) for name in kinds if name in texts}
+        )
 
-    def _check(self) -> None:
-        if not 1 <= self.max_sessions <= MAX_SESSIONS:
-            raise SettingsError(
-                f"max_sessions is {self.max_sessions}; it must be 1 to {MAX_SESSIONS}"
-            )
-        if not 0 <= self.prefetch_depth <= 8:
-            raise SettingsError(f"prefetch_depth is {self.prefetch_depth}; it must be 0 to 8")
-        for name, least in (("control_window", 1), ("triton_threads", OTHER_THREADS + 3)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise SettingsError(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
-                )
-        # A session that waits longer would lose its sequence in Triton first.
-        bounds = {"stage_timeout_seconds": 3600, "session_idle_seconds": ORCHESTRATOR.idle_seconds}
-        for name, most in bounds.items():
-            if not 0 < getattr(self, name) < most:
-                raise SettingsError(
-                    f"{name} is {getattr(self, name)}; it must be above 0 and below {most}"
-                )
-        if self.simulated_scale < 0:
-            raise SettingsError(f"simulated_scale is {self.simulated_scale}; at least 0 is needed")
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
 
 
 def threads_for(sessions: int) -> int:
@@ -163,13 +228,19 @@ def threads_for(sessions: int) -> int:
     return OTHER_THREADS + 3 * (sessions + 2)
 
 
-def _parse(name: str, text: str, kind: type) -> str | int | float:
-    if kind is bool:
-        if text.lower() not in _BOOLEANS:
-            raise SettingsError(f"{name} is {text!r}; it must be true or false")
-        return _BOOLEANS[text.lower()]
+def _parse(name: str, text: str, kind: str) -> Any:
+    """A setting's text as a value of its JSON type."""
     try:
-        value: str | int | float = kind(text)
+        match kind:
+            case "boolean":
+                return _BOOLEANS[text.lower()]
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case _:
+                return text
+    except KeyError:
+        raise SettingsError(f"{name} is {text!r}; it must be true or false") from None
     except ValueError:
-        raise SettingsError(f"{name} is {text!r}; it must be of type {kind.__name__}") from None
-    return value
+        raise SettingsError(f"{name} is {text!r}; it must be of type {KINDS[kind]}") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from lingbot_tools.regression.expectations import Expectations, Tensors
@@ -61,8 +59,8 @@ def _compare_recorded(
         report.not_compared.append("control.offline_control")
         return
     fx, fy, cx, cy = (float(value) for value in tensors["offline_intrinsics"][0])
-    options = replace(
-        expectations.options, intrinsics=(fx, fy, cx, cy), intrinsics_size=RECORDED_SIZE
+    options = expectations.options.replace(
+        intrinsics=(fx, fy, cx, cy), intrinsics_size=RECORDED_SIZE
     )
     geometry = expectations.geometry
     directions = rays(pixel_intrinsics(options, geometry), geometry, _CPU)

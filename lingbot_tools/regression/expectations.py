@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class Expectations:
     @property
     def options(self) -> SessionOptions:
         """The session's options, unvaried: every option that session.json names."""
-        known = {field.name for field in fields(SessionOptions)}
+        known = set(SessionOptions.model_fields)
         given = {name: value for name, value in self.session.items() if name in known}
         return SessionOptions.parse(json.dumps({**given, "chunk_count": len(self.keys)}))
 
@@ -115,11 +115,11 @@ class Expectations:
         options, prompt = self.options, str(self.session["prompt"])
         if match["window"]:
             window, sink = int(match["window"]), int(match["sink"])
-            options = replace(options, kv_window_frames=window, kv_sink_frames=sink)
+            options = options.replace(kv_window_frames=window, kv_sink_frames=sink)
         if match["seed"]:
-            options = replace(options, seed=int(match["seed"]))
+            options = options.replace(seed=int(match["seed"]))
         if match["shift"]:
-            options = replace(options, shift=float(match["shift"]))
+            options = options.replace(shift=float(match["shift"]))
         if match["prompt"]:
             prompts, index = self.json("text_prompts") or [], int(match["prompt"])
             if index >= len(prompts):

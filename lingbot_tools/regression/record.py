@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ def record(checkpoint: Path, expected: Path, settings: Settings) -> Path:
     session.json then says who made it. Raises CheckpointError or ExpectationError.
     """
     expectations = Expectations.load(expected)
-    stages = Stages.load(replace(settings, checkpoint=str(checkpoint)))
+    stages = Stages.load(settings.replace(checkpoint=str(checkpoint)))
     conditions = conditions_of(stages, expectations)
     variant = Variant(FULL, expectations.options, str(expectations.session["prompt"]))
     played = play(stages, expectations, conditions, variant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
     Raises CheckpointError or ExpectationError where one of the two cannot be used.
     """
     expectations = Expectations.load(expected)
-    stages = Stages.load(replace(settings or Settings(), checkpoint=str(checkpoint)))
+    stages = Stages.load((settings or Settings()).replace(checkpoint=str(checkpoint)))
     kind = stages.denoise.network.config.control_type
     wanted_kind = expectations.session.get("control_type", kind)
     if wanted_kind != kind:

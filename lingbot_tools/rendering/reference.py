@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -68,9 +67,9 @@ def tensor_table(tensors: Iterable[TensorSpec]) -> str:
 def option_table() -> str:
     kinds = get_type_hints(SessionOptions)
     rows = []
-    for field in fields(SessionOptions):
+    for name, field in SessionOptions.model_fields.items():
         default = "null" if field.default is None else str(field.default).lower()
-        rows.append((field.name, kind_name(kinds[field.name]), default, limits(field.name)))
+        rows.append((name, kind_name(kinds[name]), default, limits(name)))
     texts = [OPTIONS[name] for name, *_ in rows]
     head = ("option", "type", "default", "limits", "meaning")
     return table(head, [(*row, text) for row, text in zip(rows, texts, strict=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ FIRST_CHUNK, LATER_CHUNK = 9, 12
 
 
 def load_stages(checkpoint: Path) -> Stages:
-    return Stages.load(replace(Settings(), checkpoint=str(checkpoint), device="cpu"))
+    return Stages.load(Settings(checkpoint=str(checkpoint), device="cpu"))
 
 
 def chunk_frames(chunk: int) -> slice:

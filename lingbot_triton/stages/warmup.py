@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) ->
     """
     started = time.monotonic()
     usual, other = geometries(options.max_area)
-    least = replace(options, kv_window_frames=2 * CHUNK, kv_sink_frames=0)
+    least = options.replace(kv_window_frames=2 * CHUNK, kv_sink_frames=0)
     for played in (options, least):
         try:
             _play_denoise(stage, text_dim, played, usual, chunks_to_play(played))

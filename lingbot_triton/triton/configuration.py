@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from lingbot_triton.settings import Settings
 
@@ -14,5 +13,5 @@ def instance_settings(args: dict[str, str]) -> Settings:
     given = {name: value["string_value"] for name, value in parameters.items()}
     settings = Settings.load(given)
     if args.get("model_instance_kind") == "GPU":
-        return replace(settings, device=f"cuda:{args['model_instance_device_id']}")
+        return settings.replace(device=f"cuda:{args['model_instance_device_id']}")
     return settings

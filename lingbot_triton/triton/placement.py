@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, NonNegativeInt
 
 from lingbot_triton.protocol import ORCHESTRATOR, ModelSpec
+from lingbot_triton.schema import Schema
 from lingbot_triton.settings import Settings, SettingsError
 from lingbot_triton.stage import DENOISE_STAGE, MODELS
 
-MAXIMUM_COUNT = 64
-MAXIMUM_SLOTS = 1024
+MAX_COUNT = 64
+MAX_SLOTS = 1024
 PLACED = ("devices", "count", "slots")
 SHARED = ("max_sessions",)
 """Settings that only make sense for the orchestrator."""
@@ -35,16 +37,19 @@ class PlacementError(ValueError):
     """A placement that cannot be used; the message names the table and what it accepts."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Schema):
     """One model's part of a placement."""
 
-    gpus: tuple[int, ...] = ()
-    """GPUs that each have `count` instances; without any, the instances belong to no GPU."""
-    count: int = 1
-    slots: int = 0
-    """Sequences an instance can hold; 0 leaves what the model's spec says."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    ERROR: ClassVar[type[Exception]] = PlacementError
+    RANGE: ClassVar[str] = "is {value}; it must be a number from {low} to {high}"
+    TYPE: ClassVar[str] = RANGE
+
+    gpus: tuple[NonNegativeInt, ...] = ()
+    """GPUs that have `count` instances each; without any, the instances belong to no GPU."""
+    count: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] | None = None
+    """Sequences an instance can hold; None leaves what the model's spec says."""
+    settings: Mapping[str, str] = Field(default_factory=dict)
     """Written into the model's configuration; LINGBOT_* variables override them."""
 
     @property
@@ -89,23 +94,33 @@ def parse(text: str) -> Placement:
 
 
 def _place(spec: ModelSpec, table: dict[str, Any]) -> Place:
-    known = PLACED if spec is not ORCHESTRATOR else ()
-    settings = {name: value for name, value in table.items() if name not in PLACED}
+    try:
+        _check_names(spec, table)
+        gpus, device = _devices(table.get("devices", []))
+        settings = {name: str(value) for name, value in table.items() if name not in PLACED}
+        Settings.load(settings, environ={})
+        sizes = {name: table[name] for name in ("count", "slots") if name in table}
+        return Place(gpus=gpus, settings=device | settings, **sizes)
+    except (PlacementError, SettingsError) as error:
+        raise PlacementError(f"[{spec.name}] {error}") from None
+
+
+def _check_names(spec: ModelSpec, table: dict[str, Any]) -> None:
+    """Refuse what a model's table cannot have."""
+    settings = set(Settings.model_fields) - {"device"}
+    if spec is not ORCHESTRATOR:
+        settings -= set(SHARED)
     for name in table:
-        if name in PLACED and name not in known:
-            raise PlacementError(f"[{spec.name}] runs once, on the CPU: {name} is not taken")
-    if "slots" in table and not spec.sequence_slots:
-        raise PlacementError(f"[{spec.name}] holds no sessions: slots is not taken")
-    gpus, device = _devices(spec.name, table.get("devices", []))
-    return Place(
-        gpus=gpus,
-        count=_whole(spec.name, "count", table.get("count", 1), MAXIMUM_COUNT),
-        slots=_whole(spec.name, "slots", table["slots"], MAXIMUM_SLOTS) if "slots" in table else 0,
-        settings=device | _settings(spec, settings),
-    )
+        if name in PLACED and spec is ORCHESTRATOR:
+            raise PlacementError(f"runs once, on the CPU: {name} is not taken")
+        if name == "slots" and not spec.sequence_slots:
+            raise PlacementError("holds no sessions: slots is not taken")
+        if name not in PLACED and name not in settings:
+            known = ", ".join([*PLACED, *sorted(settings)])
+            raise PlacementError(f"{name} is not known; known: {known}")
 
 
-def _devices(model: str, devices: Any) -> tuple[tuple[int, ...], dict[str, str]]:
+def _devices(devices: Any) -> tuple[tuple[int, ...], dict[str, str]]:
     """The GPUs that are named, or the setting that keeps a model on the CPU."""
     texts = devices if isinstance(devices, list) else [devices]
     if texts == ["cpu"]:
@@ -114,34 +129,10 @@ def _devices(model: str, devices: Any) -> tuple[tuple[int, ...], dict[str, str]]
     gpus = tuple(int(match[1]) for match in matches if match)
     if len(gpus) != len(texts) or len(set(gpus)) != len(gpus):
         raise PlacementError(
-            f'[{model}] devices is {devices!r}; it must be ["cpu"] or different GPUs, such as '
+            f'devices is {devices!r}; it must be ["cpu"] or different GPUs, such as '
             '["cuda:0", "cuda:1"]'
         )
     return gpus, {}
-
-
-def _whole(model: str, name: str, value: Any, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise PlacementError(f"[{model}] {name} is {value!r}; it must be a number from 1 to {most}")
-    return value
-
-
-def _settings(spec: ModelSpec, given: dict[str, Any]) -> dict[str, str]:
-    """The settings of a table as Triton's configurations hold them."""
-    known = {item.name for item in fields(Settings)} - {"device"}
-    if spec is not ORCHESTRATOR:
-        known -= set(SHARED)
-    for name in given:
-        if name not in known:
-            raise PlacementError(
-                f"[{spec.name}] {name} is not known; known: {', '.join([*PLACED, *sorted(known)])}"
-            )
-    settings = {name: str(value) for name, value in given.items()}
-    try:
-        Settings.load(settings, environ={})
-    except SettingsError as error:
-        raise PlacementError(f"[{spec.name}] {error}") from None
-    return settings
 
 
 def _check_defaults(placement: Placement) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_the_protocol_is_what_the_code_says() -> None:
 
 
 def test_every_option_code_and_status_is_described() -> None:
-    assert list(reference_text.OPTIONS) == [field.name for field in fields(SessionOptions)]
+    assert list(reference_text.OPTIONS) == list(SessionOptions.model_fields)
     assert list(reference_text.CODES) == list(errors.BY_CODE)
 
 
@@ -104,12 +103,12 @@ def test_a_stale_protocol_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_setting_is_in_the_table_of_settings() -> None:
-    settings = {PREFIX + field.name.upper() for field in fields(Settings)}
+    settings = {PREFIX + name.upper() for name in Settings.model_fields}
     assert set(table_column(OPERATIONS, "Settings")) == settings | NOT_SETTINGS
 
 
 def test_variables_that_are_named_exist() -> None:
-    known = {PREFIX + field.name.upper() for field in fields(Settings)} | NOT_SETTINGS
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | NOT_SETTINGS
     assert set(re.findall(r"\bLINGBOT_[A-Z_]+\b", EVERYTHING)) <= known
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def test_a_device_that_is_named_is_taken_whether_it_is_there_or_not() -> None:
 def test_companions_may_lie_apart_from_the_transformer(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN_CHECKPOINT / "lingbot_world_fast", tmp_path / "dit")
     apart = Settings(checkpoint=str(tmp_path / "dit"), device="cpu")
-    together = replace(apart, companions=str(GOLDEN_CHECKPOINT))
+    together = apart.replace(companions=str(GOLDEN_CHECKPOINT))
     assert DenoiseStage.load(together).network.config.num_layers == 3
     for stage in (PromptStage, ConditionStage, DecodeStage):
         stage.load(together)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -196,4 +194,4 @@ def test_attention_that_cannot_run_is_told_before_weights_are_read():
     settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", attention="sage")
     with pytest.raises(AttentionError, match="sage cannot run here: it needs a CUDA device"):
         DenoiseStage.load(settings)
-    assert DenoiseStage.load(replace(settings, attention="auto")).about["attention"] == "sdpa"
+    assert DenoiseStage.load(settings.replace(attention="auto")).about["attention"] == "sdpa"

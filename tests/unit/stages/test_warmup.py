@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -49,7 +47,7 @@ def test_a_session_is_played_until_nothing_new_happens(denoise_stage, options, c
 
         commit, close = denoise_stage.commit, denoise_stage.close
 
-    options = replace(options, max_area=SMALL)
+    options = options.replace(max_area=SMALL)
     before = denoise_stage.budget.taken
     warmup.warm_denoise(Watched(), 64, options)
     assert denoise_stage.budget.taken == before
@@ -99,7 +97,7 @@ def test_compiling_stages_compile_before_they_are_there_and_not_later(monkeypatc
     counter = CompileCounterWithBackend("eager")
     compile_kernels = Kernels.compile
     monkeypatch.setattr(Kernels, "compile", lambda backend: compile_kernels(backend, counter))
-    stage = DenoiseStage.load(replace(CPU, compile=True, max_area=SMALL, preset="window15"))
+    stage = DenoiseStage.load(CPU.replace(compile=True, max_area=SMALL, preset="window15"))
     assert stage.about["compiled"] is True
     compiled = counter.frame_count
     assert compiled == 10
@@ -121,10 +119,10 @@ def test_every_stage_warms_up_where_that_is_needed(monkeypatch, stage):
     calls = []
     hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: calls.append(1))
     try:
-        stage.load(replace(CPU, max_area=SMALL))
+        stage.load(CPU.replace(max_area=SMALL))
         assert calls == []
         monkeypatch.setattr(warmup, "needed", lambda settings: True)
-        stage.load(replace(CPU, max_area=SMALL))
+        stage.load(CPU.replace(max_area=SMALL))
         assert calls
     finally:
         hook.remove()
