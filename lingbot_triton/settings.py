@@ -115,9 +115,7 @@ class Settings(Schema):
             "checkpoint"
         ),
     ] = 0
-    max_sessions: Annotated[
-        int, Field(ge=1, le=MAX_SESSIONS, description="sessions at a time")
-    ] = 8
+    max_sessions: Annotated[int, Field(ge=1, le=MAX_SESSIONS, description="sessions at a time")] = 8
     prefetch_depth: Annotated[
         int, Field(ge=0, le=8, description="conditions of a session encoded ahead")
     ] = 2
@@ -148,9 +146,7 @@ class Settings(Schema):
     max_picture_bytes: Annotated[Positive, Field(description="of a picture's file")] = 16 * 2**20
     max_picture_pixels: Annotated[Positive, Field(description="of a picture")] = 40_000_000
     max_prompt_bytes: Annotated[Positive, Field(description="of a prompt")] = 16 * 2**10
-    max_options_bytes: Annotated[Positive, Field(description="of a session's options")] = (
-        16 * 2**10
-    )
+    max_options_bytes: Annotated[Positive, Field(description="of a session's options")] = 16 * 2**10
     condition_cache_bytes: Annotated[
         NonNegativeInt,
         Field(
