@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 SECONDS_PER_CHUNK = 0.75
 """Playing time of a chunk: 12 frames at 16 frames per second."""
 
@@ -56,12 +58,10 @@ class Distribution:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The percentile `share` (0 to 100), linearly interpolated; values may be infinite."""
-    ordered = sorted(values)
-    position = share / 100 * (len(ordered) - 1)
-    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
-    if below == above:
-        return below
-    return below + (above - below) * (position - math.floor(position))
+    if math.isinf(np.percentile(values, share, method="higher")):
+        return math.inf
+    # The value above is finite; numpy would multiply an infinite one after it by 0.
+    return float(np.percentile(np.minimum(values, np.finfo(float).max), share))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lingbot_client.trace import LANES, Span, acceptances, lanes
+from lingbot_client.trace import Span, acceptances, lanes
 
 PALETTE = colormaps["tab10"]
 THIN, LABELLED = 0.003, 0.012
@@ -35,13 +35,17 @@ class Panel:
         return last if self.until is None else self.until
 
     @property
-    def visible(self) -> list[Span]:
-        return [span for span in self.spans if span.end > self.since and span.start < self.end]
+    def lanes(self) -> dict[str, list[list[Span]]]:
+        """Rows of what is visible, by lane; the lanes in the order of the whole session."""
+        visible = lanes(
+            span for span in self.spans if span.end > self.since and span.start < self.end
+        )
+        return {lane: visible[lane] for lane in lanes(self.spans) if lane in visible}
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> None:
     """Draw panels over each other on one time axis, a lane per stage, a colour per chunk."""
-    drawn = [lanes(panel.visible) for panel in panels]
+    drawn = [panel.lanes for panel in panels]
     heights = [max(1, sum(map(len, rows.values()))) + 1.8 for rows in drawn]
     figure = Figure(figsize=(14, 0.34 * sum(heights) + 0.8), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
@@ -57,7 +61,7 @@ def _draw_panel(axis: Axes, panel: Panel, drawn: dict[str, list[list[Span]]], wi
     ticks, labels, y = [], [], 0
     for lane, rows in drawn.items():
         ticks.append(y + (len(rows) - 1) / 2)
-        labels.append(LANES.get(lane, lane))
+        labels.append(lane)
         for row in rows:
             for span in row:
                 _draw_span(axis, span, panel.since, y, width)

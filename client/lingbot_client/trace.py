@@ -9,20 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LANES = {
-    "open": "opening",
-    "prompt": "prompt",
-    "condition": "condition encoded",
-    "queue": "control queued",
-    "condition wait": "control waits for condition",
-    "denoise": "denoise",
-    "denoise step": "denoise steps",
-    "commit": "commit",
-    "decode": "decode",
-}
-"""Labels of the lanes from top to bottom; other lanes follow, and sending comes last."""
-LAST_LANE = "send"
-
 
 @dataclass(frozen=True)
 class Span:
@@ -50,22 +36,18 @@ def acceptances(spans: Iterable[Span]) -> dict[int, float]:
 
 
 def lanes(spans: Iterable[Span]) -> dict[str, list[list[Span]]]:
-    """Spans by lane, in rows within which none overlaps another."""
+    """Spans by lane, in rows within which none overlaps another.
+
+    Lanes are in the order in which work in them first began, whatever the server's stages are.
+    """
     rows: dict[str, list[list[Span]]] = defaultdict(list)
-    for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        free = (row for row in rows[span.lane] if row[-1].end <= span.start)
-        row = next(free, None)
+    for span in sorted(spans, key=lambda span: span.start):
+        row = next((row for row in rows[span.lane] if row[-1].end <= span.start), None)
         if row is None:
             rows[span.lane].append([span])
         else:
             row.append(span)
-    return dict(sorted(rows.items(), key=lambda lane: _order(lane[0])))
-
-
-def _order(lane: str) -> tuple[int, str]:
-    if lane == LAST_LANE:
-        return len(LANES) + 1, lane
-    return (list(LANES).index(lane) if lane in LANES else len(LANES)), lane
+    return dict(rows)
 
 
 def trace_events(spans: Iterable[Span], session: str = "session") -> dict[str, Any]:
@@ -75,7 +57,7 @@ def trace_events(spans: Iterable[Span], session: str = "session") -> dict[str, A
     for lane, rows in lanes(spans).items():
         for row in rows:
             thread += 1
-            events.append(_name("thread_name", thread, LANES.get(lane, lane)))
+            events.append(_name("thread_name", thread, lane))
             events += [_event(span, thread) for span in row]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -85,8 +67,8 @@ def write_trace(path: Path, spans: Iterable[Span], session: str = "session") -> 
     path.write_text(json.dumps(trace_events(spans, session)) + "\n")
 
 
-def _name(what: str, thread: int, text: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": 1, "tid": thread, "args": {"name": text}}
+def _name(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
 
 
 def _event(span: Span, thread: int) -> dict[str, Any]:

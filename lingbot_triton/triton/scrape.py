@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 import re
 
-OWN_SERIES = re.compile(r"^(lingbot_\w+(?:\{.*\})?) (\S+)$", re.MULTILINE)
+OWN = "lingbot_"
 
 
-def scrape(address: str) -> dict[str, float]:
-    """The service's own series at a metrics address: `name{label="value"}` to its value.
+def scrape(address: str, prefix: str = OWN) -> dict[str, float]:
+    """Series whose names start with `prefix` at a metrics address: `name{label="value"}` to value.
 
     Raises OSError or HTTPException where no server answers.
     """
@@ -20,7 +20,8 @@ def scrape(address: str) -> dict[str, float]:
         text = connection.getresponse().read().decode()
     finally:
         connection.close()
-    return {name: float(value) for name, value in OWN_SERIES.findall(text)}
+    series = rf"^({prefix}\w*(?:\{{.*\}})?) (\S+)$"
+    return {name: float(value) for name, value in re.findall(series, text, re.MULTILINE)}
 
 
 def total(series: dict[str, float], family: str) -> float:
