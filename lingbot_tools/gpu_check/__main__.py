@@ -18,6 +18,7 @@ from lingbot_tools.gpu_check import golden, sessions, timing, vae, variants
 from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, random_network
 from lingbot_tools.gpu_check.flops import peak
 from lingbot_tools.gpu_check.report import table
+from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.world.family import WORLD_FAST
@@ -157,7 +158,7 @@ def _golden(report: dict[str, Any], device: torch.device) -> None:
         for dtype, limit in _GOLDEN_LIMITS.items():
             try:
                 error = golden.measure(kind, str(device), dtype)
-            except (ImportError, OSError) as problem:
+            except (ImportError, OSError, ExpectationError) as problem:
                 report["left_out"].append(f"golden {kind}: {problem}")
                 continue
             report["golden"].append(asdict(error))

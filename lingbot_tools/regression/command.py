@@ -6,32 +6,34 @@ the checkpoint or the expectations cannot be used.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 from pathlib import Path
 
 import click
+import numpy as np
 from lingbot_client import WorldError
+from safetensors.numpy import save_file
 
-from lingbot_tools.regression.expectations import ExpectationError
-from lingbot_tools.regression.record import record
+from lingbot_tools.regression.expectations import ExpectationError, Expectations
+from lingbot_tools.regression.play import conditions_of, play
 from lingbot_tools.regression.report import Report, merge
 from lingbot_tools.regression.server import play_on_server
-from lingbot_tools.regression.stages import play_on_stages
-from lingbot_triton.errors import WorldError as StageRefusal
+from lingbot_tools.regression.stages import Stages, play_on_stages
+from lingbot_triton.errors import WorldError as StageError
 from lingbot_triton.settings import Settings, SettingsError
 from lingbot_triton.triton.installation import InstallationError
 from lingbot_triton.triton.secret import VARIABLE as SECRET_VARIABLE
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.world.errors import CheckpointError
 
-__all__ = ["main", "play_on_server", "play_on_stages"]
-
 UNUSABLE = (
     *(CheckpointError, ExpectationError, SettingsError),
-    *(WorldError, StageRefusal, ServerError, InstallationError),
+    *(WorldError, StageError, ServerError, InstallationError),
 )
+MADE_BY = "lingbot-triton"
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -68,6 +70,30 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool, record
     report = merge(reports)
     click.echo(report.to_json())
     sys.exit(0 if report.ok else 1)
+
+
+def record(checkpoint: Path, expected: Path, settings: Settings) -> Path:
+    """Play the session that `expected` describes and keep what came out; returns the file.
+
+    These are expectations for later changes of this implementation: session.json then says that it
+    made them. Raises CheckpointError or ExpectationError.
+    """
+    expectations = Expectations.load(expected)
+    stages = Stages.load(settings.replace(checkpoint=str(checkpoint)))
+    conditions = conditions_of(stages.condition, expectations)
+    variant = expectations.full
+    context = stages.prompt.encode(variant.prompt)
+    played = play(stages.denoise, expectations, variant.options, context, conditions, stages.decode)
+    tensors = {
+        "condition": np.concatenate(conditions, axis=1),
+        "latents": played.latents,
+        "frames_u8": played.frames,
+    }
+    path = expected / f"{variant.file}.safetensors"
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
+    session = expectations.session | {"made_by": MADE_BY}
+    (expected / "session.json").write_text(json.dumps(session, indent=1) + "\n")
+    return path
 
 
 def _on_own_server(checkpoint: Path, expected: Path) -> Report:

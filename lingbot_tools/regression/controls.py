@@ -1,4 +1,4 @@
-"""Comparing cameras and control tensors."""
+"""Compares cameras and control tensors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lingbot_triton.world.trajectory import at_latent_rate
 
 RECORDED_SIZE = (832, 480)
 """Width and height that the intrinsics of recorded trajectories are given for."""
+RECORDED = {"offline_control", "offline_poses", "offline_intrinsics"}
 
 _CPU = torch.device("cpu")
 
@@ -32,32 +33,28 @@ def compare_controls(report: Report, expectations: Expectations, kind: str) -> N
     directions = rays(pixel_intrinsics(options, geometry), geometry, _CPU)
     camera = Camera()
     before: Poses | None = None
-    compared = {"offline_control", "offline_poses", "offline_intrinsics"} & set(tensors)
+    known = RECORDED & set(tensors)
     for index, keys in enumerate(expectations.keys):
         poses = camera.follow_keys(keys, options)
-        if (name := f"poses_{index}") in tensors:
-            report.compare(f"control.{name}", "poses", poses, tensors[name])
-            compared.add(name)
-        for name, scale in (
-            (f"control_{index}", options.translation_scale),
-            (f"control_{index}_unscaled", 1.0),
-        ):
-            if name in tensors:
-                relative = relative_poses(poses, before, scale)
-                mine = control(kind, relative, directions, keys)[None].numpy()
-                report.compare(f"control.{name}", "control", mine, tensors[name])
-                compared.add(name)
+        computed = {f"poses_{index}": ("poses", poses)}
+        for name, scale in (("", options.translation_scale), ("_unscaled", 1.0)):
+            relative = relative_poses(poses, before, scale)
+            tensor = control(kind, relative, directions, keys)[None].numpy()
+            computed[f"control_{index}{name}"] = ("control", tensor)
+        for name in sorted(computed.keys() & set(tensors)):
+            report.compare(f"control.{name}", *computed[name], tensors[name])
+        known |= computed.keys()
         before = poses[-1]
-    _compare_recorded(report, expectations, kind, tensors)
-    report.not_compared += sorted(f"control.{name}" for name in set(tensors) - compared)
+    if set(tensors) >= RECORDED:
+        _compare_recorded(report, expectations, kind, tensors)
+    else:
+        report.not_compared.append("control.offline_control")
+    report.not_compared += sorted(f"control.{name}" for name in set(tensors) - known)
 
 
 def _compare_recorded(
     report: Report, expectations: Expectations, kind: str, tensors: Tensors
 ) -> None:
-    if not {"offline_control", "offline_poses", "offline_intrinsics"} <= set(tensors):
-        report.not_compared.append("control.offline_control")
-        return
     fx, fy, cx, cy = (float(value) for value in tensors["offline_intrinsics"][0])
     options = expectations.options.replace(
         intrinsics=(fx, fy, cx, cy), intrinsics_size=RECORDED_SIZE

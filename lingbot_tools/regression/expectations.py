@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
-from safetensors.numpy import load_file
 
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.family import WORLD_FAST
@@ -36,7 +34,7 @@ _VARIANT = re.compile(
 
 
 class ExpectationError(ValueError):
-    """A folder that holds no expectations that could be played."""
+    """A folder whose expectations cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +48,20 @@ class Variant:
 
 @dataclass(frozen=True)
 class Expectations:
-    """The folder, its session already read."""
+    """The folder, its session already read. Pictures and tensors need PIL and safetensors."""
 
     folder: Path
     session: dict[str, Any]
     keys: list[str]
-    """Held keys of every chunk."""
+    """Pressed keys of every chunk."""
     geometry: Geometry
-    picture: NDArray[np.uint8]
 
     @classmethod
     def load(cls, folder: Path) -> Expectations:
-        """Raises ExpectationError where session.json or image.png cannot be used."""
+        """Raises ExpectationError where session.json cannot be used."""
         session = _read_json(folder / "session.json")
         try:
-            keys = ["".join(held) for held in session["keys_per_chunk"]]
+            keys = ["".join(pressed) for pressed in session["keys_per_chunk"]]
             geometry = Geometry(int(session["height"]), int(session["width"]))
             session["prompt"], session["seed"]
         except (KeyError, TypeError) as error:
@@ -75,15 +72,32 @@ class Expectations:
                 f"{folder}/session.json has chunks of {frames} latent frames; "
                 f"only {CHUNK} are known"
             )
+        return cls(folder, session, keys, geometry)
+
+    @property
+    def picture(self) -> NDArray[np.uint8]:
+        """The session's first picture [H, W, 3]; raises ExpectationError where there is none."""
+        from PIL import Image
+
         try:
-            with Image.open(folder / session.get("image", "image.png")) as image:
-                picture = np.array(image.convert("RGB"))
+            with Image.open(self.picture_file) as image:
+                return np.array(image.convert("RGB"))
         except OSError as error:
-            raise ExpectationError(f"{folder}: the picture cannot be read: {error}") from None
-        return cls(folder, session, keys, geometry, picture)
+            raise ExpectationError(f"{self.folder}: the picture cannot be read: {error}") from None
+
+    @property
+    def picture_file(self) -> Path:
+        return self.folder / str(self.session.get("image", "image.png"))
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Height and width of the frames, as stages take them."""
+        return {"height": self.geometry.height, "width": self.geometry.width}
 
     def tensors(self, stem: str) -> Tensors | None:
         """The tensors of <stem>.safetensors, None where there is no such file."""
+        from safetensors.numpy import load_file
+
         path = self.folder / f"{stem}.safetensors"
         return load_file(path) if path.is_file() else None
 
@@ -96,23 +110,27 @@ class Expectations:
     def options(self) -> SessionOptions:
         """The session's options, unvaried: every option that session.json names."""
         known = set(SessionOptions.model_fields)
-        given = {name: value for name, value in self.session.items() if name in known}
-        return SessionOptions.parse(json.dumps({**given, "chunk_count": len(self.keys)}))
+        options = {name: value for name, value in self.session.items() if name in known}
+        return SessionOptions.parse(json.dumps({**options, "chunk_count": len(self.keys)}))
+
+    @property
+    def full(self) -> Variant:
+        """The session, unvaried."""
+        return Variant("session_full", self.options, str(self.session["prompt"]))
 
     def variants(self) -> tuple[list[Variant], list[str]]:
-        """The variants there are files for, the full session first; and files not understood."""
-        found, unknown = [], []
+        """The variants there are files for, the full session first; names of unknown files."""
+        known, unknown = [], []
         for path in sorted(self.folder.glob("session_*.safetensors")):
             match = _VARIANT.fullmatch(path.stem)
             if match is None:
                 unknown.append(path.name)
             else:
-                found.append(self._variant(path.stem, match))
-        found.sort(key=lambda variant: variant.file != "session_full")
-        return found, unknown
+                known.append(self._variant(path.stem, match))
+        return sorted(known, key=lambda variant: variant.file != "session_full"), unknown
 
     def _variant(self, stem: str, match: re.Match[str]) -> Variant:
-        options, prompt = self.options, str(self.session["prompt"])
+        options, prompt = self.options, self.full.prompt
         if match["window"]:
             window, sink = int(match["window"]), int(match["sink"])
             options = options.replace(kv_window_frames=window, kv_sink_frames=sink)

@@ -1,9 +1,11 @@
-"""The stages of a running server, for whoever knows its secret: the same calls, over gRPC."""
+"""The stages of a running server, for a caller that knows its secret: the same calls, over gRPC."""
 
 from __future__ import annotations
 
 import uuid
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,79 +13,61 @@ import tritonclient.grpc as grpcclient
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from lingbot_triton import protocol, stage
-from lingbot_triton.protocol import ModelSpec
-from lingbot_triton.stage import CONDITION_STAGE, DECODE_STAGE, DENOISE_STAGE, PROMPT_STAGE
+from lingbot_triton import protocol
+from lingbot_triton.stage import (
+    CONDITION_STAGE,
+    CONTEXT,
+    DECODE_STAGE,
+    DENOISE_STAGE,
+    PROMPT_STAGE,
+)
 from lingbot_triton.stages import Arrays, Parameters
 
 
-class RemoteModel:
-    """One worker model of a server."""
+@dataclass
+class RemoteStage:
+    """One worker model of a server; a session's state is its sequence id."""
 
-    def __init__(self, client: Any, spec: ModelSpec, secret: str) -> None:
-        self._client = client
-        self._spec = spec
-        self._secret = secret
+    client: Any
+    model: str
+    secret: str
 
-    def call(self, arrays: Arrays, parameters: Parameters, **sequence: Any) -> Arrays:
+    def _call(self, arrays: Arrays, parameters: Parameters, **sequence: Any) -> Arrays:
         """One request and its outputs; raises InferenceServerException with the model's words."""
         inputs = []
         for name, array in arrays.items():
             tensor = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
             tensor.set_data_from_numpy(np.ascontiguousarray(array))
             inputs.append(tensor)
-        given = dict(parameters) | sequence.pop("more", {}) | {protocol.SECRET: self._secret}
-        result = self._client.infer(self._spec.name, inputs, parameters=given, **sequence)
+        parameters = {**parameters, protocol.SECRET: self.secret}
+        result = self.client.infer(self.model, inputs, parameters=parameters, **sequence)
         names = [output.name for output in result.get_response().outputs]
         return {name: result.as_numpy(name) for name in names}
 
-
-class RemotePrompt(RemoteModel):
-    """`prompt` of a server."""
-
     def encode(self, prompt: str) -> NDArray[Any]:
+        """Of `prompt` only."""
         array = np.array([prompt.encode()], dtype=object)
-        return self.call({protocol.PROMPT.name: array}, {})[stage.CONTEXT.name]
-
-
-class RemoteStage(RemoteModel):
-    """`condition`, `denoise` or `decode` of a server; a session's state is its sequence id."""
+        return self._call({protocol.PROMPT.name: array}, {})[CONTEXT.name]
 
     def open(self, arrays: Arrays, parameters: Parameters) -> str:
         state = uuid.uuid4().hex
-        self.call(arrays, parameters, sequence_id=state, sequence_start=True, more={"op": "open"})
+        opening = {**parameters, "op": "open"}
+        self._call(arrays, opening, sequence_id=state, sequence_start=True)
         return state
 
     def step(self, state: str, arrays: Arrays, parameters: Parameters) -> Arrays:
-        return self.call(arrays, parameters, sequence_id=state, more={"op": "step"})
+        return self._call(arrays, {**parameters, "op": "step"}, sequence_id=state)
 
     def commit(self, state: str) -> None:
-        self.call({}, {}, sequence_id=state, more={"op": "commit"})
+        self._call({}, {"op": "commit"}, sequence_id=state)
 
     def close(self, state: str) -> None:
-        self.call({}, {}, sequence_id=state, sequence_end=True, more={"op": "close"})
+        self._call({}, {"op": "close"}, sequence_id=state, sequence_end=True)
 
 
-class RemoteStages:
-    """All four of a server; a context manager. Its fields are those of `play.StageSet`."""
-
-    def __init__(self, url: str, secret: str) -> None:
-        self._client = grpcclient.InferenceServerClient(url)
-        self.prompt = RemotePrompt(self._client, PROMPT_STAGE, secret)
-        self.condition = RemoteStage(self._client, CONDITION_STAGE, secret)
-        self.denoise = RemoteStage(self._client, DENOISE_STAGE, secret)
-        self.decode = RemoteStage(self._client, DECODE_STAGE, secret)
-
-    def last_keys(self, state: str) -> None:
-        """A server shows nobody its caches."""
-
-    def __enter__(self) -> RemoteStages:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._client.close()
+@contextmanager
+def remote_stages(url: str, secret: str) -> Iterator[list[RemoteStage]]:
+    """`prompt`, `condition`, `denoise` and `decode` of a server."""
+    models = (PROMPT_STAGE, CONDITION_STAGE, DENOISE_STAGE, DECODE_STAGE)
+    with grpcclient.InferenceServerClient(url) as client:
+        yield [RemoteStage(client, model.name, secret) for model in models]

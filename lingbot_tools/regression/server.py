@@ -1,7 +1,7 @@
-"""Playing a folder's session through a running server.
+"""Plays a folder's session through a running server.
 
-The orchestrator's clients see frames only. Whoever knows the server's secret also reaches the
-workers, and so compares prompts, conditions, flows and latents as Triton passes them on.
+The orchestrator's clients see frames only. With the server's secret the workers can be reached
+too, and prompts, conditions, flows and latents are compared as Triton passes them on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from lingbot_client import WorldClient
 from numpy.typing import NDArray
 from PIL import Image
 
+from lingbot_tools.regression.compare import compare_contexts, compare_session
 from lingbot_tools.regression.expectations import ExpectationError, Expectations, Variant
-from lingbot_tools.regression.play import compare_contexts, compare_session, conditions_of, play
-from lingbot_tools.regression.remote import RemoteStages
-from lingbot_tools.regression.report import Report, new_report, psnr, ssim
+from lingbot_tools.regression.play import conditions_of, play
+from lingbot_tools.regression.remote import remote_stages
+from lingbot_tools.regression.report import Report
 from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.geometry import Geometry
 
@@ -31,7 +32,7 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
     Raises ExpectationError for the folder, and the client's exceptions for the server.
     """
     expectations = Expectations.load(expected)
-    report = new_report(Path("(the server's)"), expected, f"server {url}")
+    report = Report("(the server's)", str(expected), f"server {url}")
     variants, unknown = expectations.variants()
     report.not_compared += unknown
     report.not_compared.append("token ids, schedule and controls: they never leave the stages")
@@ -40,13 +41,13 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
         what = "contexts, conditions, flows and latents"
         report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
         return report.finish()
-    with RemoteStages(url, secret) as stages:
-        compare_contexts(report, stages.prompt.encode, expectations)
-        conditions = conditions_of(stages, expectations)
+    with remote_stages(url, secret) as (prompt, condition, denoise, decode):
+        compare_contexts(report, prompt.encode, expectations)
+        conditions = conditions_of(condition, expectations)
         for variant in variants:
-            played = play(stages, expectations, conditions, variant)
-            tensors = expectations.tensors(variant.file) or {}
-            compare_session(report, variant, played, np.concatenate(conditions, axis=1), tensors)
+            context = prompt.encode(variant.prompt)
+            played = play(denoise, expectations, variant.options, context, conditions, decode)
+            compare_session(report, expectations, variant, played, conditions)
     return report.finish()
 
 
@@ -61,12 +62,7 @@ async def _compare_frames(
                 continue
             frames = await _frames(client, expectations, variant)
             report.compare_frames(f"{variant.file}.frames", frames, expected)
-            again = await _frames(client, expectations, variant)
-            same = np.array_equal(again, frames)
-            report.add("repeat", "repeat", 0.0 if same else 1.0)
-            report.measures["repeat.identical"] = same
-            report.measures["repeat.psnr"] = psnr(again, frames)
-            report.measures["repeat.ssim"] = ssim(again, frames)
+            report.compare_repeat(frames, await _frames(client, expectations, variant))
 
 
 def area_for(geometry: Geometry, picture: bytes) -> int:
@@ -91,9 +87,9 @@ async def _frames(
     client: WorldClient, expectations: Expectations, variant: Variant
 ) -> NDArray[Any]:
     """The session's frames through the orchestrator, [n, H, W, 3]."""
-    picture = (expectations.folder / expectations.session.get("image", "image.png")).read_bytes()
-    area = area_for(expectations.geometry, picture)
-    options = variant.options.differing() | {"max_area": area}
+    picture = expectations.picture_file.read_bytes()
+    options = variant.options.differing()
+    options["max_area"] = area_for(expectations.geometry, picture)
     async with client.open_session(picture, variant.prompt, **options) as session:
         frames = []
         for keys in expectations.keys:

@@ -1,38 +1,24 @@
-"""Playing a folder's session on the stages, in this process."""
+"""Plays a folder's session on the stages, in this process, and compares all that it holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from lingbot_tools.regression.compare import compare_contexts, compare_session
 from lingbot_tools.regression.controls import compare_controls
-from lingbot_tools.regression.expectations import (
-    ExpectationError,
-    Expectations,
-    Variant,
-)
-from lingbot_tools.regression.play import (
-    compare_contexts,
-    compare_repeat,
-    compare_session,
-    conditions_of,
-    play,
-)
-from lingbot_tools.regression.report import Report, new_report
+from lingbot_tools.regression.expectations import CHUNK, ExpectationError, Expectations
+from lingbot_tools.regression.play import conditions_of, play
+from lingbot_tools.regression.report import Report
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
-from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
-from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import STEP_INDICES, Schedule
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass
@@ -53,10 +39,6 @@ class Stages:
             DecodeStage.load(settings),
         )
 
-    def last_keys(self, state: DenoiseState) -> NDArray[Any]:
-        last = self.denoise.network.config.num_layers - 1
-        return state.caches.frames.ordered_keys(last).float().cpu().numpy()
-
 
 def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None = None) -> Report:
     """Play the session in `expected` on the stages and compare all that the folder holds.
@@ -66,31 +48,37 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
     expectations = Expectations.load(expected)
     stages = Stages.load((settings or Settings()).replace(checkpoint=str(checkpoint)))
     kind = stages.denoise.network.config.control_type
-    wanted_kind = expectations.session.get("control_type", kind)
-    if wanted_kind != kind:
-        raise ExpectationError(f"{expected} is of control type {wanted_kind}, {checkpoint} {kind}")
-    report = new_report(checkpoint, expected, "stages")
+    expected_kind = expectations.session.get("control_type", kind)
+    if expected_kind != kind:
+        raise ExpectationError(
+            f"{expected} is of control type {expected_kind}, {checkpoint} {kind}"
+        )
+    report = Report(str(checkpoint), str(expected), "stages")
     _compare_text(report, stages, expectations)
     _compare_schedule(report, expectations)
     compare_controls(report, expectations, kind)
     _compare_long_condition(report, stages, expectations)
+    _compare_sessions(report, stages, expectations)
+    return report.finish()
 
-    conditions = conditions_of(stages, expectations)
+
+def _compare_sessions(report: Report, stages: Stages, expectations: Expectations) -> None:
+    """Every variant; and the first again, decoded in other pieces: the same, bit for bit."""
+    conditions = conditions_of(stages.condition, expectations)
     variants, unknown = expectations.variants()
     report.not_compared += unknown
     if not variants:
         report.not_compared.append("session_*.safetensors")
-        variants = [Variant("", expectations.options, str(expectations.session["prompt"]))]
-    for variant in variants:
-        played = play(stages, expectations, conditions, variant)
-        tensors = expectations.tensors(variant.file) if variant.file else None
-        if tensors is not None:
-            condition = np.concatenate(conditions, axis=1)
-            compare_session(report, variant, played, condition, tensors)
-        if variant is variants[0]:
-            again = play(stages, expectations, conditions, variant, whole_chunks=True)
-            compare_repeat(report, played, again)
-    return report.finish()
+    for number, variant in enumerate(variants or [expectations.full]):
+        context = stages.prompt.encode(variant.prompt)
+        session = stages.denoise, expectations, variant.options, context, conditions, stages.decode
+        played = play(*session)
+        if variants:
+            compare_session(report, expectations, variant, played, conditions)
+        if number == 0:
+            again = play(*session, pieces=1)
+            same = np.array_equal(again.latents, played.latents)
+            report.compare_repeat(played.frames, again.frames, same_latents=same)
 
 
 def _compare_text(report: Report, stages: Stages, expectations: Expectations) -> None:
@@ -112,13 +100,10 @@ def _compare_schedule(report: Report, expectations: Expectations) -> None:
         return
     for shift, expected in schedules.items():
         mine = Schedule.shifted(float(shift))
-        for name, values in (
-            ("indices", STEP_INDICES),
-            ("timesteps", mine.timesteps),
-            ("sigmas", mine.sigmas),
-        ):
+        values = {"indices": STEP_INDICES, "timesteps": mine.timesteps, "sigmas": mine.sigmas}
+        for name, value in values.items():
             label = f"schedule.{shift}.{name}"
-            report.compare(label, "schedule", np.array(values), np.array(expected[name]))
+            report.compare(label, "schedule", np.array(value), np.array(expected[name]))
 
 
 def _compare_long_condition(report: Report, stages: Stages, expectations: Expectations) -> None:
@@ -132,12 +117,11 @@ def _compare_long_condition(report: Report, stages: Stages, expectations: Expect
     state = stages.condition.open_scaled(torch.from_numpy(tensors["video_first"]))
     steps = [stages.condition.step(state, {}, {}) for _ in range(chunks)]
     mine = np.concatenate([step["condition"][-len(expected) :] for step in steps], axis=1)
-    wanted = expected[:, : chunks * CHUNK]
-    report.compare("condition_long.latents", "condition", mine, wanted)
+    report.compare("condition_long.latents", "condition", mine, expected[:, : chunks * CHUNK])
     changing = (expected != expected[:, -1:]).any(axis=(0, 2, 3)).nonzero()[0]
     first_equal = int(changing[-1]) + 1 if len(changing) else 0
     steady = [index for index, step in enumerate(steps) if step["steady"][0]]
-    wanted_chunk = -(-first_equal // CHUNK)
-    if wanted_chunk < chunks:
-        late = abs(steady[0] - wanted_chunk) if steady else float("inf")
+    steady_chunk = -(-first_equal // CHUNK)
+    if steady_chunk < chunks:
+        late = abs(steady[0] - steady_chunk) if steady else float("inf")
         report.add("condition_long.steady_chunk", "steady_chunk", late)

@@ -1,9 +1,7 @@
-"""Expected data, and the stages' answers to the same sessions, computed once per run."""
+"""Expected data, and the stages' outputs of the same sessions, computed once per run."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,70 +9,44 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from safetensors.numpy import load_file
 
+from lingbot_tools.regression.expectations import Expectations, Tensors
+from lingbot_tools.regression.play import Played, conditions_of, play
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
-from lingbot_triton.world.geometry import Geometry
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
 HERE = Path(__file__).parent
 
 
-@dataclass
-class Played:
-    """A session's outputs on the denoise stage."""
-
-    latents: np.ndarray
-    flows: list[np.ndarray]
-    last_keys: np.ndarray
-
-
-@dataclass
 class Golden:
     """One checkpoint with what the official implementation computed from it."""
 
-    checkpoint: Path
-    expected: Path
-    files: dict[str, Arrays] = field(default_factory=dict)
+    def __init__(self, checkpoint: Path, expected: Path) -> None:
+        self.checkpoint = checkpoint
+        self.expected = expected
+        self.expectations = Expectations.load(expected)
+        self.session = self.expectations.session
+        self.kind = str(self.session["control_type"])
+        self.keys = self.expectations.keys
+        self.geometry = self.expectations.geometry
+        self.size = self.expectations.size
+        self.settings = Settings(checkpoint=str(checkpoint), device="cpu")
+        self._files: dict[str, Tensors] = {}
 
-    def file(self, name: str) -> Arrays:
-        if name not in self.files:
-            self.files[name] = load_file(self.expected / f"{name}.safetensors")
-        return self.files[name]
+    def file(self, name: str) -> Tensors:
+        if name not in self._files:
+            tensors = self.expectations.tensors(name)
+            assert tensors is not None, f"{self.expected} has no {name}.safetensors"
+            self._files[name] = tensors
+        return self._files[name]
 
     def json(self, name: str) -> Any:
-        return json.loads((self.expected / f"{name}.json").read_text())
-
-    @cached_property
-    def settings(self) -> Settings:
-        return Settings(checkpoint=str(self.checkpoint), device="cpu")
-
-    @cached_property
-    def session(self) -> dict[str, Any]:
-        return self.json("session")
-
-    @cached_property
-    def kind(self) -> str:
-        return self.session["control_type"]
-
-    @cached_property
-    def keys(self) -> list[str]:
-        return ["".join(keys) for keys in self.session["keys_per_chunk"]]
-
-    @cached_property
-    def geometry(self) -> Geometry:
-        return Geometry(self.session["height"], self.session["width"])
-
-    @property
-    def size(self) -> dict[str, int]:
-        return {"height": self.geometry.height, "width": self.geometry.width}
+        return self.expectations.json(name)
 
     @cached_property
     def prompt(self) -> PromptStage:
@@ -93,30 +65,12 @@ class Golden:
         return DecodeStage.load(self.settings)
 
     @cached_property
-    def picture(self) -> np.ndarray:
-        return np.array(Image.open(self.expected / "image.png").convert("RGB"))
-
-    @cached_property
     def conditions(self) -> list[np.ndarray]:
-        state = self.condition.open({"picture": self.picture}, self.size)
-        return [self.condition.step(state, {}, {})["condition"] for _ in self.keys]
+        return conditions_of(self.condition, self.expectations)
 
     def play(self, options: SessionOptions, prompt: str) -> Played:
         context = self.prompt.encode(prompt)
-        state = self.denoise.open({"context": context}, {"options": options.to_json(), **self.size})
-        latents, flows = [], []
-        for index, keys in enumerate(self.keys):
-            out = self.denoise.step(
-                state,
-                {"condition": self.conditions[index]},
-                {"chunk_index": index, "keys": keys, "record": True},
-            )
-            self.denoise.commit(state)
-            latents.append(out["latent"])
-            flows.append(out["flows"])
-        last = self.denoise.network.config.num_layers - 1
-        keys_held = state.caches.frames.ordered_keys(last).numpy()
-        return Played(np.concatenate(latents, axis=1), flows, keys_held)
+        return play(self.denoise, self.expectations, options, context, self.conditions)
 
 
 @pytest.fixture(scope="session", autouse=True)
