@@ -45,7 +45,7 @@ def compare_session(
         elif name == "noise_0":
             noise = Noise(variant.options.seed).draw((channels, CHUNK, *size), torch.device("cpu"))
             report.compare(label, "noise", noise[0].numpy(), tensor)
-        elif name == "frames_float" and played.frames is not None:
+        elif name == "frames_float":
             levels = np.clip((tensor.transpose(1, 2, 3, 0) + 1) * 127.5, 0, 255)
             nearest = np.clip(levels, played.frames, played.frames + 1.0)
             report.compare(label, "frames_float", nearest, levels)

@@ -24,8 +24,8 @@ class Played:
     """Of every chunk, [4, 16, 3, h, w]."""
     last_keys: NDArray[Any] | None
     """The last layer's keys at the end, oldest first; None where the stage is on a server."""
-    frames: NDArray[Any] | None
-    """uint8 [n, H, W, 3], where they were decoded."""
+    frames: NDArray[Any]
+    """uint8 [n, H, W, 3]; none where nothing was decoded."""
 
 
 def conditions_of(condition: SessionStage, expectations: Expectations) -> list[NDArray[Any]]:
@@ -68,7 +68,7 @@ def play(
     denoise.close(state)
     if decode:
         decode.close(decoder)
-    shown = np.concatenate(frames) if decode else None
+    shown = np.concatenate(frames) if decode else np.empty((0, 0, 0, 3), np.uint8)
     return Played(np.concatenate(latents, axis=1), flows, last_keys, shown)
 
 
