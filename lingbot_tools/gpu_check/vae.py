@@ -10,25 +10,19 @@ from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.timing import median_ms, peak_bytes, reset_peak
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
+from lingbot_triton.world.vae import Decoder, Encoder, to_uint8
+from lingbot_triton.world.vae_network import VAEConfig, WanVAE
 
 CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @torch.inference_mode()
 def measure(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Milliseconds of encoding a chunk's condition, and of decoding one latent frame to uint8.
-
-    Raises ImportError without diffusers.
-    """
-    from diffusers import AutoencoderKLWan
-
-    from lingbot_triton.world.vae import Decoder, Encoder, to_uint8
-
+    """Milliseconds of encoding a chunk's condition, and of decoding one latent frame to uint8."""
     torch.manual_seed(0)
     with torch.device(device):
-        vae: Any = AutoencoderKLWan(base_dim=case.vae_width)  # type: ignore[no-untyped-call]
-    torch.nn.Module.to(vae, dtype)
-    vae.eval().requires_grad_(False)
+        vae = WanVAE(VAEConfig(base_dim=case.vae_width))
+    vae.to(dtype).eval().requires_grad_(False)
     reset_peak(device)
     height, width = case.geometry.height, case.geometry.width
     encoder, decoder = Encoder(vae), Decoder(vae)

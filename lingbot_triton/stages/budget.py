@@ -70,7 +70,7 @@ def besides_of(compute: Compute, budget_bytes: int) -> Besides | None:
     if budget_bytes or compute.device.type != "cuda":
         return None
     try:
-        from lingbot_triton.world.vae import session_memory  # brings diffusers, seconds of it
+        from lingbot_triton.world.vae import session_memory
 
         return session_memory(compute.companions, compute.vae_dtype)
     except (ImportError, CheckpointError) as error:

@@ -10,12 +10,12 @@ from pathlib import Path
 import ftfy
 import torch
 from tokenizers import Tokenizer
-from transformers import UMT5Config, UMT5EncoderModel
 
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.errors import CheckpointError, InputError
+from lingbot_triton.world.umt5 import UMT5Config, UMT5Encoder
 
-MAXIMUM_TOKENS = 512
+MAX_TOKENS = 512
 """Tokens of the longest prompt, the end mark included."""
 
 _NATIVE_NAMES = (
@@ -45,7 +45,7 @@ def clean_prompt(prompt: str) -> str:
 class TextEncoder:
     """umT5 and its tokenizer; holds no state between prompts."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder: torch.nn.Module) -> None:
+    def __init__(self, tokenizer: Tokenizer, encoder: UMT5Encoder) -> None:
         self.tokenizer = tokenizer
         self.encoder = encoder
 
@@ -64,30 +64,30 @@ class TextEncoder:
     def tokenize(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt, end mark last; InputError beyond 512 of them."""
         ids: list[int] = self.tokenizer.encode(clean_prompt(prompt)).ids
-        if len(ids) > MAXIMUM_TOKENS:
-            raise InputError(
-                f"the prompt has {len(ids)} tokens; at most {MAXIMUM_TOKENS} are allowed"
-            )
+        if len(ids) > MAX_TOKENS:
+            raise InputError(f"the prompt has {len(ids)} tokens; at most {MAX_TOKENS} are allowed")
         return ids
 
     def encode(self, prompt: str) -> torch.Tensor:
         """The prompt's embedding, float32 [tokens, text_dim], at its real length."""
         device = next(self.encoder.parameters()).device
         ids = torch.tensor([self.tokenize(prompt)], device=device)
-        embedded: torch.Tensor = self.encoder(input_ids=ids).last_hidden_state
+        embedded: torch.Tensor = self.encoder(ids)
         return embedded[0].float()
 
 
-def _load_encoder(path: Path, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+def _load_encoder(path: Path, device: torch.device, dtype: torch.dtype) -> UMT5Encoder:
     if path.is_dir():
-        config = UMT5Config.from_dict(checkpoint.read_json(path / "config.json"))
+        try:
+            config = UMT5Config.read(checkpoint.read_json(path / "config.json"))
+        except ValueError as error:
+            raise CheckpointError(f"{path} holds no umT5 encoder: {error}") from None
         files = checkpoint.weight_files(path)
     else:
         files = [path]
         config = _config_of({name: tensor.shape for name, tensor in _renamed(files)}, path)
     with torch.device("meta"):
-        encoder: torch.nn.Module = UMT5EncoderModel(config).encoder
-    encoder.eval()
+        encoder = UMT5Encoder(config).eval()
     checkpoint.load(encoder, _renamed(files, device), device, lambda _: dtype, str(path))
     return encoder
 
@@ -124,7 +124,4 @@ def _config_of(shapes: dict[str, torch.Size], path: Path) -> UMT5Config:
         num_layers=len(layers),
         num_heads=heads,
         relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=128,
-        feed_forward_proj="gated-gelu",
-        dropout_rate=0.0,
     )

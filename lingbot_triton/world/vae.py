@@ -1,33 +1,32 @@
 """Wan 2.1's causal video VAE, one latent frame at a time.
 
-The networks are diffusers' encoder and decoder; their memory of earlier frames, a list of tensors
-that each call replaces, belongs to the session. Pixels are float [-1, 1], latents normalised.
+The networks are in `vae_network`; their memory of earlier frames, a list of tensors that each call
+replaces, belongs to the session. Pixels are float [-1, 1], latents normalised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
-from diffusers import AutoencoderKLWan
-from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
-from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d
 
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.errors import CheckpointError
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
+from lingbot_triton.world.vae_layers import CausalConv3d, Features
+from lingbot_triton.world.vae_names import converted_name
+from lingbot_triton.world.vae_network import VAEConfig, WanVAE
 
 
 @dataclass
 class Memory:
     """What a session's encoder or decoder has kept of the frames before."""
 
-    features: list[Any]
-    """Per causal convolution its last inputs, or None, or diffusers' mark for a first frame."""
+    features: Features
+    """Per layer with a memory its last inputs, None before the first frame."""
     started: bool = False
     fixed: torch.Tensor | None = field(default=None)
     """Encoder only: the latent of every later black group, once its memory has settled."""
@@ -36,7 +35,7 @@ class Memory:
 class Encoder:
     """Pixels to normalised latent frames."""
 
-    def __init__(self, vae: Any) -> None:
+    def __init__(self, vae: WanVAE) -> None:
         self.network, self.project = vae.encoder, vae.quant_conv
         self.mean, self.std = _statistics(vae)
         self.channels = len(self.mean)
@@ -46,7 +45,7 @@ class Encoder:
         return cls(_load(root, ("encoder", "quant_conv"), device, dtype))
 
     def open(self) -> Memory:
-        return Memory([None] * _convolutions(self.network))
+        return Memory([None] * self.network.memories)
 
     def first(self, memory: Memory, picture: torch.Tensor) -> torch.Tensor:
         """The latent [16, 1, h, w] of a session's first frame [3, H, W]."""
@@ -75,9 +74,7 @@ class Encoder:
     def encode(self, memory: Memory, frames: torch.Tensor) -> torch.Tensor:
         """The latent [16, 1, h, w] of a session's next frames, [3, n, H, W]: 1 at first, then 4."""
         frames = frames.to(self.project.weight.dtype).unsqueeze(0)
-        moments = self.project(
-            self.network(frames, feat_cache=memory.features, feat_idx=[0])
-        ).float()
+        moments = self.project(self.network(frames, memory.features), []).float()
         latent: torch.Tensor = (moments[0, : self.channels] - self.mean) / self.std
         return latent
 
@@ -85,7 +82,7 @@ class Encoder:
 class Decoder:
     """Normalised latent frames to pixels."""
 
-    def __init__(self, vae: Any) -> None:
+    def __init__(self, vae: WanVAE) -> None:
         self.network, self.project = vae.decoder, vae.post_quant_conv
         self.mean, self.std = _statistics(vae)
 
@@ -94,18 +91,12 @@ class Decoder:
         return cls(_load(root, ("decoder", "post_quant_conv"), device, dtype))
 
     def open(self) -> Memory:
-        return Memory([None] * _convolutions(self.network))
+        return Memory([None] * self.network.memories)
 
     def decode(self, memory: Memory, latent: torch.Tensor) -> torch.Tensor:
         """Frames [3, n, H, W] of one latent frame [16, 1, h, w]: n is 1 at first, then 4."""
         scaled = (latent * self.std + self.mean).to(self.project.weight.dtype).unsqueeze(0)
-        frames: torch.Tensor = self.network(
-            self.project(scaled),
-            feat_cache=memory.features,
-            feat_idx=[0],
-            first_chunk=not memory.started,
-        )
-        memory.started = True
+        frames: torch.Tensor = self.network(self.project(scaled, []), memory.features)
         return frames[0]
 
 
@@ -115,11 +106,11 @@ def to_uint8(frames: torch.Tensor) -> torch.Tensor:
     return levels.permute(1, 2, 3, 0).to(torch.uint8, memory_format=torch.contiguous_format)
 
 
-def _same_bits(one: list[Any], other: list[Any]) -> bool:
+def _same_bits(one: Features, other: Features) -> bool:
     """Compared from the last convolution backwards: the deepest settles last."""
     for a, b in zip(reversed(one), reversed(other), strict=True):
         if a is None and b is None:
-            continue  # the list has places for convolutions that need no memory
+            continue
         if a is None or b is None or a.shape != b.shape:
             return False
         if not torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)):
@@ -127,11 +118,7 @@ def _same_bits(one: list[Any], other: list[Any]) -> bool:
     return True
 
 
-def _convolutions(network: torch.nn.Module) -> int:
-    return sum(isinstance(module, WanCausalConv3d) for module in network.modules())
-
-
-def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _statistics(vae: WanVAE) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and deviation of raw latents, float32 [16, 1, 1, 1], on the weights' device."""
     device = next(vae.parameters()).device
     mean, std = (
@@ -141,8 +128,8 @@ def _statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, std
 
 
-def skeleton(root: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
-    """A checkpoint's AutoencoderKLWan on the meta device, its weights, mapped, and their path.
+def skeleton(root: Path) -> tuple[WanVAE, dict[str, torch.Tensor], Path]:
+    """A checkpoint's networks on the meta device, its weights, mapped, and their path.
 
     Raises CheckpointError where there is none, or it is no Wan 2.1 VAE.
     """
@@ -160,9 +147,13 @@ def skeleton(root: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
             raise CheckpointError(f"{path} holds no Wan 2.1 VAE: encoder.conv1 or conv2 is missing")
         config = {"base_dim": native["encoder.conv1.weight"].shape[0]}
         config["z_dim"] = native["conv2.weight"].shape[0]
-        weights = convert_wan_vae_to_diffusers(native)  # type: ignore[no-untyped-call]
+        weights = {converted_name(name): tensor for name, tensor in native.items()}
+    try:
+        shape = VAEConfig.read(config)
+    except ValueError as error:
+        raise CheckpointError(f"{path} holds no Wan 2.1 VAE: {error}") from None
     with torch.device("meta"):
-        vae: Any = AutoencoderKLWan.from_config(config)  # type: ignore[no-untyped-call]
+        vae = WanVAE(shape)
     return vae.eval(), weights, path
 
 
@@ -180,7 +171,7 @@ def session_memory(root: Path, dtype: torch.dtype) -> Callable[[int, int], int]:
     return needed
 
 
-def memory_bytes(vae: Any, height: int, width: int, itemsize: int) -> tuple[int, int]:
+def memory_bytes(vae: WanVAE, height: int, width: int, itemsize: int) -> tuple[int, int]:
     """What a session's encoder and decoder keep of earlier frames of H x W pixels.
 
     `vae` is a `skeleton`: shapes are enough to know.
@@ -200,8 +191,8 @@ def memory_bytes(vae: Any, height: int, width: int, itemsize: int) -> tuple[int,
     return kept, shown
 
 
-def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> Any:
-    """An AutoencoderKLWan of which only `parts` are there."""
+def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> WanVAE:
+    """The networks, of which only `parts` are there."""
     vae, weights, path = skeleton(root)
     for name in {"encoder", "quant_conv", "decoder", "post_quant_conv"} - set(parts):
         delattr(vae, name)
@@ -213,24 +204,8 @@ def _load(root: Path, parts: tuple[str, ...], device: torch.device, dtype: torch
 
     checkpoint.load(vae, wanted(), device, lambda _: dtype, str(path))
     if device.type == "cpu" and dtype == torch.float32:
-        _use_onednn(vae)
+        # For few channels torch takes a kernel of its own that is up to twenty times slower.
+        for module in vae.modules():
+            if isinstance(module, CausalConv3d):
+                module.use_onednn = True
     return vae
-
-
-def _use_onednn(network: torch.nn.Module) -> None:
-    """Compute the causal convolutions with oneDNN, also where torch would not.
-
-    For few channels torch takes a kernel of its own that is up to twenty times slower.
-    """
-    for module in network.modules():
-        if isinstance(module, WanCausalConv3d):
-            setattr(module, "_conv_forward", partial(_onednn, module))  # noqa: B010
-
-
-def _onednn(
-    module: torch.nn.Conv3d, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    result: torch.Tensor = torch.ops.aten.mkldnn_convolution(
-        x, weight, bias, module.padding, module.stride, module.dilation, module.groups
-    )
-    return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,7 @@ def test_diffusers_folders_of_vae_and_text_give_the_same(tmp_path):
     vae_config = {"_class_name": "AutoencoderKLWan", "base_dim": 8, "z_dim": 16}
     (tmp_path / "vae" / "config.json").write_text(json.dumps(vae_config))
     ours = TextEncoder.load(GOLDEN_CHECKPOINT, CPU, FLOAT)
-    config: UMT5Config = ours.encoder.config
-    model = UMT5EncoderModel(config)
+    model = UMT5EncoderModel(UMT5Config(**asdict(ours.encoder.config)))
     model.encoder.load_state_dict(ours.encoder.state_dict())
     model.save_pretrained(tmp_path / "text_encoder")
     shutil.copytree(GOLDEN_CHECKPOINT / "google" / "umt5-xxl", tmp_path / "tokenizer")

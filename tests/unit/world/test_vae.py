@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from diffusers import AutoencoderKLWan
 
 from lingbot_triton.settings import EMBEDDED_CHECKPOINT
 from lingbot_triton.world.vae import Decoder, Encoder, Memory, _load, to_uint8
@@ -17,8 +20,16 @@ def whole():
     return _load(EMBEDDED_CHECKPOINT, parts, CPU, FLOAT)
 
 
+@pytest.fixture(scope="module")
+def reference(whole) -> Any:
+    """diffusers' VAE with the same weights."""
+    vae: Any = AutoencoderKLWan(base_dim=whole.config.base_dim).eval()
+    vae.load_state_dict(whole.state_dict())
+    return vae
+
+
 @torch.inference_mode()
-def test_encoding_frame_by_frame(whole):
+def test_encoding_frame_by_frame(whole, reference):
     encoder = Encoder(whole)
     video = torch.zeros(1, 3, 13, 16, 24)
     video[0, :, 0] = torch.rand(3, 16, 24) * 2 - 1
@@ -26,18 +37,18 @@ def test_encoding_frame_by_frame(whole):
     latents = [encoder.first(memory, video[0, :, 0])]
     latents += [encoder.black(memory, 16, 24) for _ in range(3)]
     raw = torch.cat(latents, dim=1) * encoder.std + encoder.mean
-    expected = whole.encode(video).latent_dist.mode()[0]
+    expected = reference.encode(video).latent_dist.mode()[0]
     torch.testing.assert_close(raw, expected, rtol=0, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_decoding_frame_by_frame(whole):
+def test_decoding_frame_by_frame(whole, reference):
     decoder = Decoder(whole)
     latent = torch.randn(16, 4, 2, 3)
     memory = decoder.open()
     frames = [decoder.decode(memory, latent[:, index : index + 1]) for index in range(4)]
     assert [part.shape[1] for part in frames] == [1, 4, 4, 4]
-    expected = whole.decode((latent * decoder.std + decoder.mean)[None]).sample[0]
+    expected = reference.decode((latent * decoder.std + decoder.mean)[None]).sample[0]
     together = torch.cat(frames, dim=1).clamp(-1, 1)
     torch.testing.assert_close(together, expected, rtol=0, atol=1e-5)
 
