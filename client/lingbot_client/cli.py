@@ -92,7 +92,10 @@ def play(
     if timeline is not None or trace is not None:
         plan.options["trace"] = True
     client = make_client(url, tls, root_certificates)
-    recording = run(play_plan(client, plan))
+    try:
+        recording = run(play_plan(client, plan))
+    except ValueError as error:  # poses that make no whole chunks of this model
+        raise click.ClickException(str(error)) from None
     if report is not None:
         report.write_text(recording.to_json())
     write_spans(recording, timeline, trace)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_client.protocol import CHUNK_LATENT_FRAMES
-
 STAND_STILL = "."
 
 
@@ -37,15 +35,17 @@ def load_poses(path: Path) -> NDArray[np.float32]:
 
 def key_controls(keys: list[str], chunks: int | None) -> list[dict[str, Any]]:
     """Arguments of `send` for every chunk: the keys, repeated from the start where they run out."""
-    return [{"keys": held} for held in islice(cycle(keys), chunks or len(keys))]
+    return [{"keys": chunk_keys} for chunk_keys in islice(cycle(keys), chunks or len(keys))]
 
 
-def pose_controls(poses: NDArray[np.float32], chunks: int | None) -> list[dict[str, Any]]:
-    """Arguments of `send` for every chunk: one pose for each of its latent frames."""
-    whole, rest = divmod(len(poses), CHUNK_LATENT_FRAMES)
+def pose_controls(
+    poses: NDArray[np.float32], chunks: int | None, latent_frames: int
+) -> list[dict[str, Any]]:
+    """Arguments of `send` for every chunk: one pose for each of its `latent_frames`."""
+    whole, rest = divmod(len(poses), latent_frames)
     if rest or whole < (chunks or 1):
         wanted = f"at least {chunks} times" if chunks else "a multiple of"
-        raise ValueError(f"{len(poses)} poses given; {wanted} {CHUNK_LATENT_FRAMES} are needed")
+        raise ValueError(f"{len(poses)} poses given; {wanted} {latent_frames} are needed")
     return [{"poses": part} for part in np.split(poses, whole)[:chunks]]
 
 

@@ -1,4 +1,4 @@
-"""Looks a server over and says in words what is wrong with it."""
+"""Examines a server and says in words what is wrong with it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ from lingbot_client.video import FRAMES_PER_SECOND
 
 T = TypeVar("T")
 
-MODELS = (protocol.MODEL, "prompt", "condition", "denoise", "decode")
 TESTED_VERSION = (2, 51)
 DESCRIBE_SECONDS = 15.0
-FRAMES_OF_CHUNKS = (9, 12)
+KEYS = ("w", "l")
+"""What the chunks that are played are made with."""
 WARM_UP_FACTOR = 3.0
 """A first chunk this many times slower than the second one is worth a note."""
+MAX_NETWORK_MS, MAX_CONDITION_WAIT_MS = 100, 20
+"""More than this is worth a note."""
 
 
 class Level(Enum):
@@ -52,7 +54,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     what: str
@@ -60,15 +62,15 @@ class Finding:
 
 
 class _Wrong(Exception):
-    """Something is wrong, and nothing further can be looked at."""
+    """Something is wrong, and nothing further can be checked."""
 
 
 async def examine(
     client: WorldClient, url: str, *, tls: bool = False, patience: float = 120.0
 ) -> AsyncIterator[Finding]:
-    """Look a server over, step by step, up to the first thing that is wrong.
+    """Check a server step by step, up to the first thing that is wrong.
 
-    `patience` is how many seconds each answer of a session may take.
+    `patience` is how many seconds each response of a session may take.
     """
     what = "server"
     try:
@@ -78,10 +80,9 @@ async def examine(
             tested = ".".join(map(str, TESTED_VERSION))
             yield Finding(Level.NOTE, what, f"tested with {tested} and newer, not {info.version}")
         what = "models"
-        _check_models(info)
-        yield Finding(Level.GOOD, what, f"{', '.join(MODELS)} are ready")
+        yield Finding(Level.GOOD, what, f"{', '.join(_check_models(info))} are ready")
         what = "session"
-        session = client.open_session(default_picture(), DEFAULT_PROMPT, chunk_count=2)
+        session = client.open_session(default_picture(), DEFAULT_PROMPT, chunk_count=len(KEYS))
         async for finding in _play(session, patience):
             yield finding
     except _Wrong as wrong:
@@ -102,19 +103,22 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
-def _check_models(info: ServerInfo) -> None:
+def _check_models(info: ServerInfo) -> tuple[str, ...]:
+    """The models of the service, all of which are ready."""
     ready = {model.name: model.ready for model in info.models}
     if protocol.MODEL not in ready:
         others = ", ".join(sorted(ready)) or "nothing"
         raise _Wrong(f"no model {protocol.MODEL!r}: this Triton server serves {others}")
-    if absent := [name for name in MODELS if name not in ready]:
+    names = (protocol.MODEL, *info.stages)
+    if absent := [name for name in names if name not in ready]:
         raise _Wrong(f"{' and '.join(absent)} not loaded; the server's log says why")
-    if unready := [name for name in MODELS if not ready[name]]:
+    if unready := [name for name in names if not ready[name]]:
         raise _Wrong(f"{' and '.join(unready)} not ready: loading, or failed; see the server's log")
+    return names
 
 
 async def _play(session: WorldSession, patience: float) -> AsyncIterator[Finding]:
-    """Play two chunks for real."""
+    """Play a chunk for each of `KEYS`."""
     started = time.monotonic()
     try:
         ready = await _patient(session.open(), patience, "the opening of a session")
@@ -126,12 +130,13 @@ async def _play(session: WorldSession, patience: float) -> AsyncIterator[Finding
             text = "this server is simulated: its stages only take time, its frames are grey"
             yield Finding(Level.NOTE, "session", text)
         chunks = []
-        for index, keys in enumerate(("w", "l")):
+        for index, keys in enumerate(KEYS):
             await session.send(keys)
-            chunks.append(await _patient(session.next_chunk(), patience, f"chunk {index}"))
-            _check_chunk(chunks[-1], index, bool(ready.get("simulated")))
-            yield _timing(chunks[-1])
-        for text in _remarks(chunks):
+            chunk = await _patient(session.next_chunk(), patience, f"chunk {index}")
+            _check_chunk(chunk, index, ready)
+            chunks.append(chunk)
+            yield _timing(chunk)
+        for text in _remarks(*chunks):
             yield Finding(Level.NOTE, "pace", text)
     except WorldError as error:
         raise _Wrong(_explain(error)) from None
@@ -149,14 +154,14 @@ async def _patient(work: Coroutine[Any, Any, T], seconds: float, what: str) -> T
         raise _Wrong(f"{what} is not answered within {seconds:g} s: a stage hangs?") from None
 
 
-def _check_chunk(chunk: Chunk, index: int, simulated: bool) -> None:
-    count = len(chunk.frames)
-    if (chunk.chunk_index, count) != (index, FRAMES_OF_CHUNKS[index]):
+def _check_chunk(chunk: Chunk, index: int, ready: dict[str, Any]) -> None:
+    expected = protocol.chunk_frames(index, protocol.chunk_latent_frames(ready))
+    if (chunk.chunk_index, len(chunk.frames)) != (index, expected):
         raise _Wrong(
-            f"chunk {chunk.chunk_index} came with {count} frames instead of chunk {index} "
-            f"with {FRAMES_OF_CHUNKS[index]}"
+            f"chunk {chunk.chunk_index} came with {len(chunk.frames)} frames instead of chunk "
+            f"{index} with {expected}"
         )
-    if not simulated and not np.ptp(chunk.frames):
+    if not ready.get("simulated") and not np.ptp(chunk.frames):
         raise _Wrong(f"all frames of chunk {index} are of one colour: are the weights right?")
 
 
@@ -169,31 +174,28 @@ def _timing(chunk: Chunk) -> Finding:
 
 
 def _seconds(ms: float | None) -> str:
-    return "an untold time" if ms is None else f"{ms / 1000:.3f} s"
+    return "an unknown time" if ms is None else f"{ms / 1000:.3f} s"
 
 
-def _remarks(chunks: list[Chunk]) -> list[str]:
-    """What may be worth knowing of the pace; nothing here is wrong by itself."""
-    first, second = chunks
+def _remarks(first: Chunk, second: Chunk) -> list[str]:
+    """What may be worth knowing about the pace; nothing here is wrong by itself."""
     remarks = []
     if first.last_frame_ms and second.last_frame_ms:
+        seconds = _seconds(second.last_frame_ms)
         if first.last_frame_ms > WARM_UP_FACTOR * second.last_frame_ms:
             remarks.append(
-                f"the first chunk took {_seconds(first.last_frame_ms)}, the second "
-                f"{_seconds(second.last_frame_ms)}: the models were still warming up"
+                f"the first chunk took {_seconds(first.last_frame_ms)}, the second {seconds}: "
+                "the models were still warming up"
             )
-        shown = len(second.frames) / FRAMES_PER_SECOND
-        if second.last_frame_ms > 1000 * shown:
-            remarks.append(
-                f"slower than it plays: {shown:.2f} s of video take "
-                f"{_seconds(second.last_frame_ms)}"
-            )
+        playing = len(second.frames) / FRAMES_PER_SECOND
+        if second.last_frame_ms > 1000 * playing:
+            remarks.append(f"slower than it plays: {playing:.2f} s of video take {seconds}")
         part = second.parts[-1]
-        on_the_way = 1000 * (part.received_at - part.sent_at) - second.last_frame_ms
-        if on_the_way > 100:
-            remarks.append(f"{_seconds(on_the_way)} of the second chunk were spent on the network")
+        network_ms = 1000 * (part.received_at - part.sent_at) - second.last_frame_ms
+        if network_ms > MAX_NETWORK_MS:
+            remarks.append(f"{_seconds(network_ms)} of the second chunk were spent on the network")
     wait = milliseconds(second.parts[0], "condition_wait")
-    if wait is not None and wait > 20:
+    if wait is not None and wait > MAX_CONDITION_WAIT_MS:
         remarks.append(f"the second control waited {_seconds(wait)} for its condition")
     return remarks
 

@@ -10,10 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lingbot_client import controls
+from lingbot_client import controls, protocol
 from lingbot_client.client import WorldClient
 from lingbot_client.frames import Chunk
 from lingbot_client.hud import with_keys
@@ -23,6 +25,10 @@ from lingbot_client.session import WorldSession
 from lingbot_client.trace import read_spans, write_trace
 from lingbot_client.video import VideoWriter, contact_sheet
 
+MIN_POSES = 3
+"""Poses of the shortest chunk of any model. A session's `chunk_count` is asked for before the
+server says how long the chunks of its model are; too high a count does no harm but memory."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -30,13 +36,30 @@ class Plan:
 
     image: Picture
     prompt: str
-    controls: list[dict[str, Any]]
+    keys: list[str]
+    poses: NDArray[np.float32] | None
+    """Instead of keys: [n, 4, 4]."""
+    chunks: int | None
+    """How many; None for as many as there are controls."""
     options: dict[str, Any]
     ahead: bool
     out: Path | None
     sheet: Path | None
     hud: bool = False
     """Whether the video shows the keys on a border."""
+
+    @property
+    def max_chunks(self) -> int:
+        """Chunks that are played at most, whatever length the model's chunks have."""
+        if self.chunks is not None:
+            return self.chunks
+        return len(self.keys) if self.poses is None else len(self.poses) // MIN_POSES or 1
+
+    def controls(self, latent_frames: int) -> list[dict[str, Any]]:
+        """Arguments of `send` for every chunk of so many latent frames; raises ValueError."""
+        if self.poses is None:
+            return controls.key_controls(self.keys, self.chunks)
+        return controls.pose_controls(self.poses, self.chunks, latent_frames)
 
 
 def make_plan(
@@ -51,20 +74,17 @@ def make_plan(
     **rest: Any,
 ) -> Plan:
     """Turn what was typed into a plan; raises ValueError or OSError for what makes no sense."""
-    steps = (
-        controls.key_controls(controls.parse_keys(keys), chunks)
-        if poses is None
-        else controls.pose_controls(controls.load_poses(poses), chunks)
-    )
-    options = session_options(seed, size_area, pairs)
-    if "kv_window_frames" not in options:
-        options.setdefault("chunk_count", len(steps))
-    return Plan(
+    plan = Plan(
         image=default_picture() if image is None else image,
-        controls=steps,
-        options=options,
+        keys=controls.parse_keys(keys),
+        poses=None if poses is None else controls.load_poses(poses),
+        chunks=chunks,
+        options=session_options(seed, size_area, pairs),
         **rest,
     )
+    if "kv_window_frames" not in plan.options:
+        plan.options.setdefault("chunk_count", plan.max_chunks)
+    return plan
 
 
 def session_options(seed: int, size_area: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -87,12 +107,15 @@ def write_spans(recording: Recording, picture: Path | None, trace: Path | None) 
 
 
 async def play_plan(client: WorldClient, plan: Plan) -> Recording:
-    """Play a plan; Ctrl-C ends it early, with everything so far closed and kept."""
+    """Play a plan; Ctrl-C ends it early, with everything so far closed and kept.
+
+    Raises ValueError where the poses do not make whole chunks.
+    """
     recording = Recording()
     kept: list[Chunk] = []
     with ExitStack() as stack:
         progress = stack.enter_context(progress_bar())
-        task = progress.add_task("opening", total=len(plan.controls))
+        task = progress.add_task("opening", total=plan.max_chunks)
         video = stack.enter_context(VideoWriter(plan.out)) if plan.out else None
 
         def take(chunk: Chunk) -> None:
@@ -107,8 +130,9 @@ async def play_plan(client: WorldClient, plan: Plan) -> Recording:
         try:
             async with client, session:
                 recording.ready = session.ready
-                progress.update(task, description="playing")
-                await _steer(session, plan, take)
+                steps = plan.controls(protocol.chunk_latent_frames(session.ready))
+                progress.update(task, description="playing", total=len(steps))
+                await _steer(session, steps, plan.ahead, take)
         except asyncio.CancelledError:
             recording.interrupted = True
         recording.summary = session.summary
@@ -117,11 +141,16 @@ async def play_plan(client: WorldClient, plan: Plan) -> Recording:
     return recording
 
 
-async def _steer(session: WorldSession, plan: Plan, take: Callable[[Chunk], None]) -> None:
-    upcoming = iter(plan.controls)
-    for control in islice(upcoming, int(plan.ahead)):
+async def _steer(
+    session: WorldSession,
+    steps: list[dict[str, Any]],
+    ahead: bool,
+    take: Callable[[Chunk], None],
+) -> None:
+    upcoming = iter(steps)
+    for control in islice(upcoming, int(ahead)):
         await session.send(**control)
-    for _ in plan.controls:
+    for _ in steps:
         for control in islice(upcoming, 1):
             await session.send(**control)
         take(await session.next_chunk())

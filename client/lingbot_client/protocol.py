@@ -33,8 +33,8 @@ INFO = "info"
 
 READY, FRAMES_PART, CLOSED = "READY", "FRAMES", "CLOSED"
 
-CHUNK_LATENT_FRAMES = 3
-"""Latent frames of a chunk, and so camera poses of a control."""
+FRAMES_PER_LATENT = 4
+"""Frames that a latent frame becomes; the very first one of a session becomes a single frame."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,25 @@ def tensor(value: Any) -> Array:
     raise TypeError(f"no tensor for a {type(value).__name__}")
 
 
+def chunk_latent_frames(ready: Mapping[str, Any]) -> int:
+    """Latent frames of a chunk, and so poses of a control, from READY; raises ProtocolError."""
+    try:
+        return int(ready["chunk_latent_frames"])
+    except (KeyError, TypeError, ValueError):
+        raise ProtocolError("the server's READY has no valid chunk_latent_frames") from None
+
+
+def chunk_frames(chunk_index: int, latent_frames: int) -> int:
+    """Frames of a chunk of so many latent frames."""
+    frames = FRAMES_PER_LATENT * latent_frames
+    return frames if chunk_index else frames - FRAMES_PER_LATENT + 1
+
+
 def control(keys: str | Sequence[str], poses: ArrayLike | None) -> dict[str, Any]:
-    """The values of one control: keys held, none of them to stand still, or camera poses."""
+    """The values of one control: keys held, none of them to stand still, or camera poses.
+
+    Raises ValueError for both at once, and for poses that are not matrices [n, 4, 4].
+    """
     if poses is None:
         return {KEYS: list(keys) or [""]}
     if keys:
@@ -120,3 +137,11 @@ def control(keys: str | Sequence[str], poses: ArrayLike | None) -> dict[str, Any
     if matrices.ndim != 3 or matrices.shape[1:] != (4, 4):
         raise ValueError(f"poses must be [latent frames, 4, 4], not {list(matrices.shape)}")
     return {POSES: matrices}
+
+
+def check_pose_count(control: Mapping[str, Any], ready: Mapping[str, Any]) -> None:
+    """Raises ValueError unless a control's poses are one for each latent frame of a chunk."""
+    if POSES in control:
+        count, needed = len(control[POSES]), chunk_latent_frames(ready)
+        if count != needed:
+            raise ValueError(f"the control has {count} poses; a chunk of this model takes {needed}")

@@ -115,11 +115,12 @@ class WorldSession:
         return self.ready
 
     async def send(self, keys: str | Sequence[str] = "", *, poses: ArrayLike | None = None) -> int:
-        """Send the next control: keys held, nothing to stand still, or `poses`; give its index.
+        """Send the next control: keys held, nothing to stand still, or `poses`; return its index.
 
         `keys` is any of w a s d (move) and i j k l (turn), `poses` camera-to-world matrices
-        [3, 4, 4], one per latent frame. Waits until the session is open and the server has room.
-        Raises SessionOver, or what ended the session.
+        [n, 4, 4], one for each of the chunk's `ready["chunk_latent_frames"]`. Waits until the
+        session is open and the server has room. Raises SessionOver, what ended the session, or
+        ValueError for poses of another shape.
         """
         control = protocol.control(keys, poses)
         await self._opened.wait()
@@ -129,6 +130,7 @@ class WorldSession:
                 raise SessionOver("the session is finished: it takes no more controls")
             if self._failure is not None:
                 raise self._failure
+            protocol.check_pose_count(control, self.ready)
             index = self._next_index
             call = self._call(
                 chunk_index=index,

@@ -60,6 +60,8 @@ class ServerInfo:
     models: tuple[Model, ...]
     inputs: tuple[Tensor, ...]
     """Inputs of the orchestrator; empty while it is not loaded."""
+    stages: tuple[str, ...] = ()
+    """Models that the orchestrator calls, by its configuration; empty while it is not loaded."""
 
 
 class Stream(Protocol):

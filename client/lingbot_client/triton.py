@@ -19,6 +19,9 @@ from lingbot_client import protocol
 from lingbot_client.errors import ConnectionFailed, Disconnected, ServerUnavailable
 from lingbot_client.transport import Model, Request, Response, ServerInfo, Stream, Tensor
 
+STAGES = "stages"
+"""Parameter of the orchestrator's configuration: names with commas between them."""
+
 StrPath = str | os.PathLike[str]
 Message = Any
 """A `ModelInferRequest`; protobuf's classes have no types."""
@@ -122,6 +125,7 @@ class TritonTransport:
                 version=metadata["version"],
                 models=models,
                 inputs=await self._inputs() if serving else (),
+                stages=await self._stages() if serving else (),
             )
         except InferenceServerException as error:
             text = f"the server at {self._url} does not answer: {error.message()}"
@@ -147,6 +151,12 @@ class TritonTransport:
             Tensor(entry["name"], entry["datatype"], tuple(int(n) for n in entry["shape"]))
             for entry in metadata["inputs"]
         )
+
+    async def _stages(self) -> tuple[str, ...]:
+        """The models that the orchestrator calls; its configuration lists them."""
+        response = await self._client.get_model_config(protocol.MODEL, as_json=True)
+        parameters = response["config"].get("parameters", {})
+        return tuple(filter(None, parameters.get(STAGES, {}).get("string_value", "").split(",")))
 
 
 def _open_channel(url: str, tls: TLS | None) -> Any:

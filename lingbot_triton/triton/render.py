@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
-from lingbot_triton.protocol import ModelSpec, TensorSpec
-from lingbot_triton.stage import MODELS
+from lingbot_triton.protocol import ORCHESTRATOR, ModelSpec, TensorSpec
+from lingbot_triton.stage import MODELS, STAGES
 from lingbot_triton.triton.placement import DEFAULT, Place, Placement, PlacementError, load
 
 HEADER = "# Rendered from lingbot_triton/protocol.py by scripts/render-configs; edit that instead."
+_STAGE_NAMES = ",".join(stage.name for stage in STAGES)
+"""What `lingbot-world doctor` asks for: the models that must be there besides the orchestrator."""
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
@@ -29,6 +31,7 @@ def render(model: ModelSpec, place: Place = DEFAULT) -> str:
         *_scheduling(model, place.slots or model.sequence_slots),
         _instances(place),
         _parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes"),
+        *([_parameter("stages", _STAGE_NAMES)] if model is ORCHESTRATOR else []),
         *(_parameter(name, value) for name, value in place.settings.items()),
     ]
     return "\n".join(blocks) + "\n"

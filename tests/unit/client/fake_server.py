@@ -22,6 +22,7 @@ READY = {
     "width": WIDTH,
     "height": HEIGHT,
     "control_window": WINDOW,
+    "chunk_latent_frames": 3,
 }
 
 Reaction = Callable[["FakeStream", Request], None]

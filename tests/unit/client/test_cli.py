@@ -15,7 +15,7 @@ from lingbot_client import WorldClient, cli
 from lingbot_client.transport import Model, Request, ServerInfo, Tensor
 from PIL import Image
 
-from tests.unit.client.fake_server import FakeServer, FakeStream, hang_up, ignore, refuse
+from tests.unit.client.fake_server import READY, FakeServer, FakeStream, hang_up, ignore, refuse
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,20 @@ def test_play_takes_poses_from_a_file(server: FakeServer, tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     assert [r.inputs["poses"].shape for r in server.requests[1:3]] == [(3, 4, 4)] * 2
     assert result.stdout.count("poses") == 2
+
+
+def test_chunks_of_poses_are_as_long_as_the_server_says(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "poses.npy"
+    np.save(path, np.zeros((8, 4, 4)))
+    result = invoke("play", "--poses", path)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "Error: 8 poses given; a multiple of 3 are needed"
+    assert server.requests[-1].end
+    monkeypatch.setitem(READY, "chunk_latent_frames", 4)
+    assert invoke("play", "--poses", path).exit_code == 0
+    assert [r.inputs["poses"].shape for r in server.requests[-3:-1]] == [(4, 4, 4)] * 2
 
 
 @pytest.mark.parametrize(("ahead", "sent"), [([], [0]), (["--ahead"], [0, 1])])

@@ -28,7 +28,7 @@ def test_keys_repeat_up_to_the_number_of_chunks() -> None:
 
 
 @pytest.mark.parametrize("name", ["poses.npy", "poses.json"])
-def test_poses_are_read_and_dealt_out_three_to_a_chunk(tmp_path: Path, name: str) -> None:
+def test_poses_are_read_and_divided_among_chunks(tmp_path: Path, name: str) -> None:
     poses = np.arange(6 * 16, dtype=np.float32).reshape(6, 4, 4)
     path = tmp_path / name
     if name.endswith("npy"):
@@ -38,18 +38,19 @@ def test_poses_are_read_and_dealt_out_three_to_a_chunk(tmp_path: Path, name: str
     read = load_poses(path)
     assert read.dtype == np.float32
     assert np.array_equal(read, poses)
-    assert [c["poses"].tolist() for c in pose_controls(read, None)] == [
+    assert [c["poses"].tolist() for c in pose_controls(read, None, 3)] == [
         poses[:3].tolist(),
         poses[3:].tolist(),
     ]
-    assert len(pose_controls(read, 1)) == 1
+    assert len(pose_controls(read, 1, 3)) == 1
+    assert [len(c["poses"]) for c in pose_controls(read, None, 2)] == [2, 2, 2]
 
 
 def test_too_few_poses_are_an_error_with_both_numbers() -> None:
     with pytest.raises(ValueError, match="5 poses given; a multiple of 3"):
-        pose_controls(np.zeros((5, 4, 4), np.float32), None)
+        pose_controls(np.zeros((5, 4, 4), np.float32), None, 3)
     with pytest.raises(ValueError, match="6 poses given; at least 3 times 3"):
-        pose_controls(np.zeros((6, 4, 4), np.float32), 3)
+        pose_controls(np.zeros((6, 4, 4), np.float32), 3, 3)
 
 
 @pytest.mark.parametrize("text", ["[[1, 2], [3, 4]]", "[]", "{", '{"a": 1}', '"w"'])

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from lingbot_client import WorldClient
-from lingbot_client.doctor import MODELS, Finding, Level, examine
+from lingbot_client.doctor import Finding, Level, examine
 from lingbot_client.errors import ServerUnavailable
 from lingbot_client.listener import explain_silence
 from lingbot_client.transport import Model, Request
 
 from tests.unit.client.fake_server import (
     PARTS,
+    READY,
     FakeServer,
     FakeStream,
     Reaction,
@@ -29,11 +30,14 @@ from tests.unit.client.fake_server import (
 )
 from tests.unit.orchestrator import virtual_time
 
+STAGES = ("prompt", "condition", "denoise", "decode")
+MODELS = ("orchestrator", *STAGES)
+
 
 @pytest.fixture(autouse=True)
 def _all_models(server: FakeServer) -> None:
     models = tuple(Model(name, "1", ready=True) for name in MODELS)
-    server.info = replace(server.info, version="2.51.0", models=models)
+    server.info = replace(server.info, version="2.51.0", models=models, stages=STAGES)
 
 
 async def look(client: WorldClient, **options: Any) -> list[Finding]:
@@ -129,6 +133,13 @@ async def test_a_model_that_is_not_ready_is_named(server: FakeServer, client: Wo
     assert wrong(await look(client)).startswith("decode not ready")
 
 
+async def test_a_stage_that_this_client_never_heard_of_is_looked_for(
+    server: FakeServer, client: WorldClient
+) -> None:
+    server.info = replace(server.info, stages=(*STAGES, "upscale"))
+    assert wrong(await look(client)).startswith("upscale not loaded")
+
+
 async def test_a_server_that_is_not_live_is_told(server: FakeServer, client: WorldClient) -> None:
     server.info = replace(server.info, live=False)
     assert "says that it is not live" in wrong(await look(client))
@@ -181,7 +192,7 @@ async def test_frames_of_one_colour_are_wrong_unless_simulated(
 ) -> None:
     def start(stream: FakeStream, request: Request) -> None:
         server._next[request.sequence_id] = server._frames[request.sequence_id] = 0
-        stream.answer(request, outputs("READY", info={"model": "real"}))
+        stream.answer(request, outputs("READY", info=READY | {"simulated": False}))
         stream.end(request)
 
     def grey(stream: FakeStream, request: Request) -> None:
@@ -203,7 +214,14 @@ async def test_a_chunk_with_frames_missing_is_wrong(
         stream.end(request)
 
     server.reactions[0] = short
-    assert "chunk 0 came with 4 frames" in wrong(await look(client))
+    assert "chunk 0 came with 4 frames instead of chunk 0 with 9" in wrong(await look(client))
+
+
+async def test_how_many_frames_a_chunk_has_is_the_servers_word(
+    server: FakeServer, client: WorldClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(READY, "chunk_latent_frames", 4)
+    assert "9 frames instead of chunk 0 with 13" in wrong(await look(client))
 
 
 async def test_a_server_that_does_not_answer_is_looked_into(

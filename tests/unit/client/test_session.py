@@ -89,6 +89,17 @@ async def test_whole_chunks_join_their_parts(client: WorldClient) -> None:
     assert (first.first_frame_ms, first.last_frame_ms, first.condition_wait_ms) == (100, 300, 0.5)
 
 
+async def test_poses_of_another_count_are_refused_before_they_are_sent(
+    client: WorldClient, server: FakeServer
+) -> None:
+    async with open_session(client) as session:
+        with pytest.raises(ValueError, match="has 4 poses; a chunk of this model takes 3"):
+            await session.send(poses=np.eye(4)[None].repeat(4, axis=0))
+        assert server.chunk_indices == []
+        assert await session.send(poses=np.eye(4)[None].repeat(3, axis=0)) == 0
+        assert len((await session.next_chunk()).frames) == 9
+
+
 async def test_a_chunk_is_whole_even_if_some_parts_were_read_before(
     client: WorldClient, server: FakeServer
 ) -> None:

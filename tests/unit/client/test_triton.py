@@ -153,6 +153,9 @@ async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
         async def get_model_metadata(self, name: str, as_json: bool) -> dict[str, Any]:
             return {"inputs": [{"name": "poses", "datatype": "FP32", "shape": ["-1", "4", "4"]}]}
 
+        async def get_model_config(self, name: str, as_json: bool) -> dict[str, Any]:
+            return {"config": {"parameters": {"stages": {"string_value": "prompt,decode"}}}}
+
         async def is_server_live(self) -> bool:
             return True
 
@@ -165,8 +168,10 @@ async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (info.name, info.version, info.live, info.ready) == ("triton", "2.51.0", True, False)
     assert info.models == (Model("orchestrator", "1", ready=True),)
     assert info.inputs == (Tensor("poses", "FP32", (-1, 4, 4)),)
+    assert info.stages == ("prompt", "decode")
     Server.serving = False
-    assert (await transport.describe()).inputs == ()
+    info = await transport.describe()
+    assert (info.inputs, info.stages) == ((), ())
 
 
 async def test_a_port_where_nobody_listens_is_unavailable() -> None:

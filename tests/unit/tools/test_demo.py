@@ -35,7 +35,7 @@ def test_six_chunks_are_played_and_two_files_written(played: Played, tmp_path: P
     result = CliRunner().invoke(demo.main, [f"--out={tmp_path / 'new' / 'folder'}"])
     assert result.exit_code == 0, result.output
     [(plan, environment)] = played
-    assert len(plan.controls) == 6
+    assert len(plan.controls(3)) == 6
     assert plan.out == tmp_path / "new" / "folder" / "demo.mp4"
     assert plan.sheet == tmp_path / "new" / "folder" / "demo.png"
     assert environment == {}
@@ -46,7 +46,7 @@ def test_options_reach_the_plan_and_the_server(played: Played, tmp_path: Path) -
     options = ["--keys=wj .", "--chunks=3", "--seed=7", "--prompt=a cave", f"--out={tmp_path}"]
     CliRunner().invoke(demo.main, [*options, f"--checkpoint={tmp_path}"])
     [(plan, environment)] = played
-    assert [control["keys"] for control in plan.controls] == ["wj", "", "wj"]
+    assert [control["keys"] for control in plan.controls(3)] == ["wj", "", "wj"]
     assert plan.prompt == "a cave"
     assert plan.options["seed"] == 7
     assert environment == {"LINGBOT_CHECKPOINT": str(tmp_path)}

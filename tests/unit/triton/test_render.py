@@ -52,6 +52,11 @@ def test_a_model_is_rendered_as_triton_reads_it() -> None:
     assert render.render(SMALL) == SMALL_CONFIG
 
 
+def test_the_orchestrator_tells_clients_which_models_it_calls() -> None:
+    line = 'parameters { key: "stages" value: { string_value: "prompt,condition,denoise,decode" } }'
+    assert [line in render.render(model) for model in MODELS] == [True] + [False] * 4
+
+
 def test_no_model_is_cached_by_triton() -> None:
     """Its response cache turns a refusal that is asked for again into an empty success."""
     assert [model.name for model in MODELS if "cache" in render.render(model)] == []
