@@ -1,56 +1,31 @@
-"""Generates `docs/protocol.md` from what the code itself goes by: `scripts/render-docs` writes it.
+"""Tables in the documentation that the code itself determines: `scripts/render-docs` writes them.
 
-Tensors come from `protocol`, options from `options`, codes from `errors`; the limits of an option
-are found by asking for something far beyond them.
+A document has them between `<!-- rendered: NAME -->` and `<!-- end -->`; all else is by hand.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
-from lingbot_client.errors import BY_CODE as CLIENT_ERRORS
 
-from lingbot_tools.rendering.reference_text import (
-    CLOSED_INFO,
-    CODES,
-    FRAMES_INFO,
-    MILLISECONDS,
-    OPTIONS,
-    READY_INFO,
-    SECTIONS,
-    STATUS,
-)
-from lingbot_triton import errors, protocol
-from lingbot_triton.errors import BadRequest
+from lingbot_triton import protocol
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.protocol import TensorSpec
+from lingbot_triton.schema import JsonSchema
+from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings, variable_of
 from lingbot_triton.stage import STAGES
 from lingbot_triton.world.family import WORLD_FAST
 
-PATH = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
-BEYOND = 10**30
-
-
-def render() -> str:
-    """The text of `docs/protocol.md`."""
-    tables = {
-        "inputs": tensor_table(protocol.PUBLIC_INPUTS),
-        "outputs": tensor_table(protocol.PUBLIC_OUTPUTS),
-        "options": option_table(),
-        "status": table(("status", "meaning"), STATUS.items()),
-        "codes": code_table(),
-        "ready": table(("key", "value"), READY_INFO.items()),
-        "frames": table(("key", "value"), FRAMES_INFO.items()),
-        "milliseconds": table(("key", "value"), MILLISECONDS.items()),
-        "closed": table(("key", "value"), CLOSED_INFO.items()),
-        "workers": worker_tables(),
-    }
-    return SECTIONS.substitute(tables)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENTS = (DOCS / "protocol.md", DOCS / "operations.md")
+BLOCK = re.compile(r"<!-- rendered: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+UNITS = {2**20: "MiB", 2**10: "KiB"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -64,72 +39,103 @@ def tensor_table(tensors: Iterable[TensorSpec]) -> str:
     return table(("tensor", "type and shape", "holds"), rows)
 
 
-def option_table() -> str:
-    kinds = get_type_hints(SessionOptions)
+def stage_table() -> str:
     rows = []
-    for name, field in SessionOptions.model_fields.items():
-        default = "null" if field.default is None else str(field.default).lower()
-        rows.append((name, kind_name(kinds[name]), default, limits(name)))
-    texts = [OPTIONS[name] for name, *_ in rows]
-    head = ("option", "type", "default", "limits", "meaning")
-    return table(head, [(*row, text) for row, text in zip(rows, texts, strict=True)])
+    for stage in STAGES:
+        inputs = ", ".join(f"`{tensor.name}`" for tensor in stage.inputs)
+        outputs = ", ".join(f"`{tensor.name}`" for tensor in stage.outputs)
+        rows.append((stage.name, stage.description, inputs, outputs))
+    return table(("model", "does", "inputs", "outputs"), rows)
 
 
-def kind_name(kind: Any) -> str:
-    """A type as JSON has it."""
-    text = getattr(kind, "__name__", str(kind)) if isinstance(kind, type) else str(kind)
-    count = text.count("float") + text.count("int")
-    if "tuple" in text:
-        return f"{count} numbers"
-    return {"bool": "boolean", "float": "number"}.get(text, "whole number")
+def option_table() -> str:
+    rows = [
+        (
+            name,
+            json_type(schema),
+            json.dumps(schema["default"]),
+            limits(name),
+            schema["description"],
+        )
+        for name, schema in SessionOptions.properties().items()
+    ]
+    return table(("option", "type", "default", "limits", "meaning"), rows)
+
+
+def json_type(schema: JsonSchema) -> str:
+    """A field's JSON type in words."""
+    if schema["type"] == "array":
+        return f"{schema['maxItems']} numbers"
+    return "whole number" if schema["type"] == "integer" else str(schema["type"])
 
 
 def limits(name: str) -> str:
-    """Smallest and largest value of a numeric option, as its own refusal tells them."""
-    kind = get_type_hints(SessionOptions)[name]
-    if kind is bool or "tuple" in str(kind):
-        return ""
-    needed = {"kv_window_frames": 1000} if name == "kv_sink_frames" else {}
-    values = str({**needed, name: -BEYOND}).replace("'", '"')
-    try:
-        SessionOptions.parse(values).check_chunk(WORLD_FAST.chunk_latent_frames)
-    except BadRequest as error:
-        found = re.search(r"between (\S+) and (\S+)$", str(error))
-        if found is not None:
-            return f"{found[1]} to {found[2]}"
-        raise
-    raise AssertionError(f"option {name} takes {-BEYOND}")
+    """Smallest and largest value of a numeric option, empty for any other."""
+    schema = SessionOptions.properties()[name]
+    of_the_model = SessionOptions().chunk_limits(WORLD_FAST.chunk_latent_frames)
+    low, high = of_the_model.get(name, (schema.get("minimum"), schema.get("maximum")))
+    return "" if low is None else f"{low} to {high}"
 
 
-def code_table() -> str:
-    """Error codes, and what they mean for the session, as the client knows it."""
-    ends = {code: "yes" if CLIENT_ERRORS[code].ends_session else "" for code in errors.BY_CODE}
-    rows = [(code, CODES[code], ends[code]) for code in errors.BY_CODE]
-    return table(("code", "meaning", "ends the session"), rows)
+def setting_table() -> str:
+    rows = [
+        (variable_of(name), setting_default(name, schema["default"]), schema["description"])
+        for name, schema in Settings.properties().items()
+    ]
+    return table(("variable", "default", "meaning"), rows)
 
 
-def worker_tables() -> str:
-    parts = []
-    for spec in STAGES:
-        inputs = ", ".join(f"`{tensor.name}`" for tensor in spec.inputs)
-        outputs = ", ".join(f"`{tensor.name}`" for tensor in spec.outputs)
-        parts.append((spec.name, spec.description, inputs, outputs))
-    return table(("model", "does", "inputs", "outputs"), parts)
+def setting_default(name: str, value: Any) -> str:
+    """A setting's default as a person would write it."""
+    match value:
+        case bool():
+            return f"`{value}`".lower()
+        case int() if name.endswith("_bytes") and value:
+            unit = next(unit for unit in UNITS if value % unit == 0)
+            return f"{value // unit} {UNITS[unit]}"
+        case int():
+            return f"{value:,}".replace(",", " ")
+        case float():
+            return f"{value:g}"
+        case "":
+            return ""
+        case _:
+            return "the tiny one" if value == str(EMBEDDED_CHECKPOINT) else f"`{value}`"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "inputs": lambda: tensor_table(protocol.PUBLIC_INPUTS),
+    "outputs": lambda: tensor_table(protocol.PUBLIC_OUTPUTS),
+    "options": option_table,
+    "stages": stage_table,
+    "settings": setting_table,
+}
+
+
+def render(text: str) -> str:
+    """A document with its tables as the code has them; raises KeyError for an unknown one."""
+    return BLOCK.sub(
+        lambda block: f"<!-- rendered: {block[1]} -->\n\n{TABLES[block[1]]()}\n\n<!-- end -->", text
+    )
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Only say whether the file is up to date.")
+@click.option("--check", is_flag=True, help="Only say whether the tables are up to date.")
 def main(check: bool) -> None:
-    """Write docs/protocol.md from the code."""
-    text = render()
-    if PATH.is_file() and PATH.read_text() == text:
-        click.echo("docs/protocol.md is up to date")
-    elif check:
-        click.echo("docs/protocol.md is stale; run scripts/render-docs", err=True)
-        sys.exit(1)
-    else:
-        PATH.write_text(text)
-        click.echo("docs/protocol.md was written")
+    """Write the rendered tables of docs/ from the code."""
+    stale = False
+    for path in DOCUMENTS:
+        name, text = f"docs/{path.name}", path.read_text()
+        rendered = render(text)
+        if rendered == text:
+            click.echo(f"{name} is up to date")
+        elif check:
+            click.echo(f"{name} is stale; run scripts/render-docs", err=True)
+            stale = True
+        else:
+            path.write_text(rendered)
+            click.echo(f"{name} was written")
+    sys.exit(stale)
 
 
 if __name__ == "__main__":

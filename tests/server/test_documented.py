@@ -13,11 +13,11 @@ import pytest
 from lingbot_client import BadRequest, WorldClient
 from lingbot_client.picture import default_picture, encode_picture
 
-from lingbot_tools.rendering import reference_text
 from lingbot_triton.metrics import METRICS, WORKER_STATES, Kind
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
+from tests.documents import tables
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, eventually, picture, sessions
 
@@ -75,11 +75,14 @@ def test_info_has_the_keys_that_are_documented(server: ServerProcess) -> None:
             async with client.open_session(picture(), PROMPT) as session:
                 await session.send("w")
                 part = await session.next_part()
-            assert set(session.ready) == set(reference_text.READY_INFO)
-            assert set(part.info) == set(reference_text.FRAMES_INFO)
-            assert set(part.info["ms"]) == set(reference_text.MILLISECONDS)
+            (ready,) = tables("docs/protocol.md", "`info` of READY")
+            frames, milliseconds = tables("docs/protocol.md", "`info` of FRAMES")
+            (closed,) = tables("docs/protocol.md", "`info` of CLOSED")
+            assert set(session.ready) == set(ready)
+            assert set(part.info) == set(frames)
+            assert set(part.info["ms"]) == set(milliseconds)
             assert session.summary is not None
-            assert set(session.summary) == set(reference_text.CLOSED_INFO)
+            assert set(session.summary) == set(closed)
 
     asyncio.run(scenario())
 
