@@ -1,4 +1,5 @@
 """How fast the network is on this machine's GPU, and whether it computes what it should.
 
-Needs torch alone, no server and no network; what needs more is left out and told.
+Needs torch (and pydantic, for the options) alone, no server and no network; what needs more is left
+out, and the report says so.
 """

@@ -16,8 +16,8 @@ import torch
 
 from lingbot_tools.gpu_check import golden, sessions, timing, vae, variants
 from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, random_network
-from lingbot_tools.gpu_check.flops import peak
 from lingbot_tools.gpu_check.report import table
+from lingbot_tools.gpu_check.timing import peak
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
@@ -38,16 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--small", action="store_true", help="tiny network: tests the check itself")
     parser.add_argument("--json", type=Path, default=Path("out/gpu-check.json"), metavar="FILE")
-    given = parser.parse_args(arguments)
-    device = find_device(given.device)
+    chosen = parser.parse_args(arguments)
+    device = find_device(chosen.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here; --device cpu --small tries the check itself out")
         return 2
-    if given.small:
+    if chosen.small:
         torch.set_num_threads(1)  # tensors of that size are too small to share
-    report = check(SMALL if given.small else FULL, device, getattr(torch, given.dtype))
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(report, indent=2) + "\n")
+    report = check(SMALL if chosen.small else FULL, device, getattr(torch, chosen.dtype))
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    chosen.json.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))
     return 1 if report["problems"] else 0
 
@@ -81,15 +81,12 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
 
 def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: torch.dtype) -> None:
     network = random_network(case.config, device, dtype)
-    weights = sum(weight.nbytes for weight in network.parameters())
     timing.reset_peak(device)
     stage = DenoiseStage(network, device)
     rolling, full = case.rolling, case.full
     state = sessions.open_session(stage, case, rolling)
     played = sessions.play(stage, state, case, case.rolling_chunks)
-    report["sessions"] = {
-        "window15+sink3": sessions.summarize(played, case, report["peak_flops"]),
-    }
+    report["sessions"] = {"window15+sink3": _summary(report, stage, state, case, played)}
     grown = sessions.growth(played)
     if grown > _GROWTH_LIMITS[device.type]:
         report["problems"].append(f"memory grew by {grown} bytes in {len(played)} chunks")
@@ -98,26 +95,31 @@ def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: to
     stage.close(state)
     state = sessions.open_session(stage, case, full)
     ended = sessions.play(stage, state, case, full.chunk_count)
-    report["sessions"]["full"] = sessions.summarize(ended, case, report["peak_flops"])
+    report["sessions"]["full"] = _summary(report, stage, state, case, ended)
     stage.close(state)
-    report["attention"] = [
-        row
-        for frames in (
-            rolling.cache_latent_frames(CHUNK),
-            full.cache_latent_frames(CHUNK),
-        )
-        for row in variants.measure_attention(stage, case, frames)
-    ]
+    windows = [options.cache_latent_frames(CHUNK) for options in (rolling, full)]
+    rows = (variants.measure_attention(stage, case, frames) for frames in windows)
+    report["attention"] = [row for window in rows for row in window]
     problem = variants.backends(stage)[1]
-    if problem is not None:
-        report["left_out"].append(problem)
+    report["left_out"] += [] if problem is None else [problem]
     report["memory"] = {
-        "weights_bytes": weights,
+        "weights_bytes": sum(weight.nbytes for weight in network.parameters()),
         "peak_bytes": timing.peak_bytes(device),
         "growth_bytes": grown,
         "chunks": len(played),
     }
     report["chunks"] = [asdict(chunk) for chunk in (*played, *ended)]
+
+
+def _summary(
+    report: dict[str, Any],
+    stage: DenoiseStage,
+    state: DenoiseState,
+    case: Case,
+    played: list[sessions.Chunk],
+) -> dict[str, Any]:
+    operations = sessions.operations(stage, state, case)
+    return sessions.summarize(played, operations, report["peak_flops"])
 
 
 @torch.inference_mode()

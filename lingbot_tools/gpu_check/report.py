@@ -1,4 +1,4 @@
-"""The check's findings as a table, beside what others report."""
+"""The check's results as a table, beside what others report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chunk_times(report: dict[str, Any], window: str) -> dict[str, float | None]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """All findings as text."""
+    """All results as text."""
     head = f"{report['device']}, torch {report['torch']}, {report['case']} size, "
     lines = [head + f"{report['width']}x{report['height']} pixels, {report['dtype']}", ""]
     lines += _sessions(report) + _comparison(report) + _variants(report) + _checks(report)
@@ -81,10 +81,10 @@ def _variants(report: dict[str, Any]) -> list[str]:
         )
     lines.append("")
     for row in report["attention"]:
-        told = row.get("problem") or (
+        result = row.get("problem") or (
             f"{row['ms']:.3f} ms, {row['tflops']:.1f} TFLOP/s, differs by {row['difference']:.2g}"
         )
-        lines.append(f"attention to {row['frames']} frames by {row['attention']}: {told}")
+        lines.append(f"attention to {row['frames']} frames by {row['attention']}: {result}")
     return [*lines, ""]
 
 

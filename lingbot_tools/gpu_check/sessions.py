@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from lingbot_tools.gpu_check.cases import Case
-from lingbot_tools.gpu_check.flops import commit_flops, control_flops, pass_flops
-from lingbot_tools.gpu_check.timing import held_bytes, timed
+from lingbot_tools.gpu_check.timing import allocated_bytes, count_operations, timed
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.world.family import WORLD_FAST
@@ -35,22 +34,16 @@ class Chunk:
 
 
 def open_session(stage: DenoiseStage, case: Case, options: SessionOptions) -> DenoiseState:
-    context = np.random.default_rng(0).standard_normal(
-        (_CONTEXT_TOKENS, stage.network.config.text_dim), dtype=np.float32
-    )
-    parameters: dict[str, Any] = {
-        "options": options.to_json(),
-        "height": case.geometry.height,
-        "width": case.geometry.width,
-    }
-    return stage.open({"context": context}, parameters)
+    shape = (_CONTEXT_TOKENS, stage.network.config.text_dim)
+    context = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    size: dict[str, Any] = {"height": case.geometry.height, "width": case.geometry.width}
+    return stage.open({"context": context}, {"options": options.to_json(), **size})
 
 
 def random_control(stage: DenoiseStage, case: Case) -> torch.Tensor:
-    """A control tensor as `read_control` takes it."""
+    """A control tensor as the network takes it."""
     channels = stage.network.config.control_width // 4
-    shape = (channels, CHUNK, *case.geometry.latent)
-    return torch.randn(shape, device=stage.device)
+    return torch.randn((channels, CHUNK, *case.geometry.latent), device=stage.device)
 
 
 @torch.inference_mode()
@@ -58,42 +51,47 @@ def play(stage: DenoiseStage, state: DenoiseState, case: Case, chunks: int) -> l
     """The session's next chunks, one after the other, commits included."""
     shape = (20, CHUNK, *case.geometry.latent)
     condition = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
-    control = random_control(stage, case)
+    control, caches = random_control(stage, case), state.caches
     played = []
     for index in range(state.chunk_index, state.chunk_index + chunks):
-        caches = state.caches
-        control_ms = timed(stage.device, lambda: stage.network.read_control(caches, control))  # noqa: B023
-        caches.camera = []  # as the stage finds it
+        control_ms = timed(lambda: stage.network.read_control(caches, control))
+        caches.camera = []  # the stage expects none
         started = perf_counter()
         out = stage.step(state, {"condition": condition}, {"chunk_index": index, "keys": "wl"})
         latent_ms = (perf_counter() - started) * 1000
         if not np.isfinite(out["latent"]).all():
             raise ArithmeticError(f"chunk {index} is not finite")
-        visible = caches.slots.visible // case.geometry.tokens_per_frame
-        commit_ms = timed(stage.device, lambda: stage.commit(state))
-        steps = tuple(round(float(step), 3) for step in out["step_ms"])
-        held = held_bytes(stage.device)
-        played.append(
-            Chunk(
-                index,
-                visible,
-                round(control_ms, 3),
-                steps,
-                round(commit_ms, 3),
-                round(latent_ms, 3),
-                held,
-            )
+        chunk = Chunk(
+            index,
+            caches.slots.visible // case.geometry.tokens_per_frame,
+            round(control_ms, 3),
+            tuple(round(float(step), 3) for step in out["step_ms"]),
+            round(timed(lambda: stage.commit(state)), 3),
+            round(latent_ms, 3),
+            allocated_bytes(stage.device),
         )
+        played.append(chunk)
     return played
 
 
-def summarize(chunks: list[Chunk], case: Case, peak: float | None) -> dict[str, Any]:
+@torch.inference_mode()
+def operations(stage: DenoiseStage, state: DenoiseState, case: Case) -> dict[str, int]:
+    """Floating-point operations of each part of the session's last chunk."""
+    network, control = stage.network, random_control(stage, case)
+    modulation = next(iter(state.modulations.values()))
+    work = {
+        "control": lambda: network.read_control(state.caches, control),
+        "step": lambda: network(state.sample, modulation, state.caches),
+        "commit": lambda: network.commit(state.sample, modulation, state.caches),
+    }
+    return {name: count_operations(stage.device, part) for name, part in work.items()}
+
+
+def summarize(
+    chunks: list[Chunk], operations: dict[str, int], peak: float | None
+) -> dict[str, Any]:
     """Medians over the chunks that see as much as the last one, and the shares of `peak`."""
-    visible = chunks[-1].visible_frames
-    alike = [chunk for chunk in chunks if chunk.visible_frames == visible]
-    tokens = CHUNK * case.geometry.tokens_per_frame
-    seen = visible * case.geometry.tokens_per_frame
-    config = case.config
+    alike = _with_full_window(chunks)
 
     def median(values: list[float]) -> float:
         return round(float(np.median(values)), 3)
@@ -101,17 +99,12 @@ def summarize(chunks: list[Chunk], case: Case, peak: float | None) -> dict[str, 
     # A chunk's first step includes reading its control.
     later = [ms for chunk in alike for ms in (chunk.step_ms[1:] or chunk.step_ms)]
     measured = {
-        "visible_frames": visible,
+        "visible_frames": chunks[-1].visible_frames,
         "chunks_measured": len(alike),
         "control_ms": median([chunk.control_ms for chunk in alike]),
         "step_ms": median(later),
         "commit_ms": median([chunk.commit_ms for chunk in alike]),
         "latent_ms": median([chunk.latent_ms for chunk in alike]),
-    }
-    operations = {
-        "control": control_flops(config, tokens),
-        "step": pass_flops(config, tokens, seen),
-        "commit": commit_flops(config, tokens, seen),
     }
     shares = {
         name: round(count / (measured[f"{name}_ms"] / 1000) / peak, 4) if peak else None
@@ -121,7 +114,10 @@ def summarize(chunks: list[Chunk], case: Case, peak: float | None) -> dict[str, 
 
 
 def growth(chunks: list[Chunk]) -> int:
-    """Bytes that were held after the last chunk and not after the first that saw a full window."""
-    visible = chunks[-1].visible_frames
-    full = [chunk for chunk in chunks if chunk.visible_frames == visible]
-    return full[-1].held_bytes - full[0].held_bytes
+    """Bytes that the last chunk left allocated beyond the first that saw a full window."""
+    alike = _with_full_window(chunks)
+    return alike[-1].held_bytes - alike[0].held_bytes
+
+
+def _with_full_window(chunks: list[Chunk]) -> list[Chunk]:
+    return [chunk for chunk in chunks if chunk.visible_frames == chunks[-1].visible_frames]

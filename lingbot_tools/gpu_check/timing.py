@@ -1,51 +1,71 @@
-"""Milliseconds on a device, and bytes of its memory."""
+"""Milliseconds on a device, bytes of its memory, and operations of the network."""
 
 from __future__ import annotations
 
-import statistics
-import time
+import resource
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.benchmark import Timer, timer
+from torch.utils.flop_counter import FlopCounterMode
 
-_PAGE = 4096
+PEAKS = {
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "RTX 4090": 165e12,
+}
+"""Dense bfloat16 operations a second, from the vendor's data sheets; longest names first."""
 
 
-def timed(device: torch.device, work: Callable[[], Any]) -> float:
-    """Milliseconds from the start of `work` on the device to its end there."""
-    if device.type != "cuda":
-        started = time.perf_counter()
+def peak(gpu: str) -> float | None:
+    """Operations a second of the GPU of this product name, None where it is not known."""
+    return next((value for name, value in PEAKS.items() if name in gpu), None)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Milliseconds until the device has done `work`, once."""
+    started = timer()
+    work()
+    return (timer() - started) * 1000
+
+
+def mean_ms(work: Callable[[], Any], repeats: int) -> float:
+    """Mean of `repeats` in a row, after a warm-up."""
+    measured = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return round(measured.timeit(repeats).mean * 1000, 3)
+
+
+def count_operations(device: torch.device, work: Callable[[], Any]) -> int:
+    """Floating-point operations of `work`."""
+    # Torch counts no fused attention on a CPU; on a GPU the plain one would take too much memory.
+    attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
+    with attention, FlopCounterMode(display=False) as counter:
         work()
-        return (time.perf_counter() - started) * 1000
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
+    return int(counter.get_total_flops())
 
 
-def median_ms(device: torch.device, work: Callable[[], Any], repeats: int) -> float:
-    """Median of `repeats`, after one call that does not count."""
-    work()
-    return round(statistics.median(timed(device, work) for _ in range(repeats)), 3)
-
-
-def held_bytes(device: torch.device) -> int:
-    """What tensors hold of a GPU's memory; of main memory, what the process holds."""
+def allocated_bytes(device: torch.device) -> int:
+    """What tensors take of a GPU's memory; of main memory, what the process takes."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most they have held since `reset_peak`; of main memory, since the process began."""
+    """The most since `reset_peak`; of main memory, since the process began."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def reset_peak(device: torch.device) -> None:

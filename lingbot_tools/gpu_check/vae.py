@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lingbot_tools.gpu_check.cases import Case
-from lingbot_tools.gpu_check.timing import median_ms, peak_bytes, reset_peak
+from lingbot_tools.gpu_check.timing import mean_ms, peak_bytes, reset_peak
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 from lingbot_triton.world.vae import Decoder, Encoder, to_uint8
@@ -41,8 +41,8 @@ def measure(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, A
     decode_frame()  # a session's first frame is another one
     return {
         "dtype": str(dtype).removeprefix("torch."),
-        "encode_chunk_ms": median_ms(device, encode_chunk, case.repeats),
-        "decode_frame_ms": median_ms(device, decode_frame, case.repeats),
+        "encode_chunk_ms": mean_ms(encode_chunk, case.repeats),
+        "decode_frame_ms": mean_ms(decode_frame, case.repeats),
         "session_bytes": sum(
             part.nbytes
             for part in (*written.features, *shown.features)

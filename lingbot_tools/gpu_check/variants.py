@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.sessions import random_control
-from lingbot_tools.gpu_check.timing import median_ms
+from lingbot_tools.gpu_check.timing import mean_ms
 from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
 from lingbot_triton.world.attention import SDPA, Backend, attend, choose
 from lingbot_triton.world.dit import WorldTransformer
@@ -23,6 +24,7 @@ from lingbot_triton.world.schedule import COMMIT_TIMESTEP
 
 CHUNK = WORLD_FAST.chunk_latent_frames
 
+Attention = Callable[..., torch.Tensor]
 _TORCH_BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
 
 
@@ -55,7 +57,9 @@ def measure(stage: DenoiseStage, state: DenoiseState, case: Case) -> list[dict[s
     """A pass and a commit of a session whose window is full, in every way there is."""
     network, control = stage.network, random_control(stage, case)
     modulation = next(iter(state.modulations.values()))
-    found, plain = [], None
+    commit = _commit(network, state, control)
+    rows: list[dict[str, Any]] = []
+    plain: torch.Tensor | None = None
     for backend in backends(stage)[0]:
         for kernels in (Kernels(backend), Kernels.compile(backend, case.compile_backend)):
             with computing_with(network, kernels):
@@ -64,23 +68,17 @@ def measure(stage: DenoiseStage, state: DenoiseState, case: Case) -> list[dict[s
                 flow = network(state.sample, modulation, state.caches).cpu()
                 first_seconds = perf_counter() - started
                 plain = flow if plain is None else plain
-                found.append(
-                    {
-                        "attention": backend.name,
-                        "compiled": kernels.compiled,
-                        "first_pass_seconds": round(first_seconds, 2),
-                        "step_ms": median_ms(
-                            stage.device,
-                            lambda: network(state.sample, modulation, state.caches),
-                            case.repeats,
-                        ),
-                        "commit_ms": median_ms(
-                            stage.device, _commit(network, state, control), case.repeats
-                        ),
-                        "difference": round(float((flow - plain).norm() / plain.norm()), 6),
-                    }
-                )
-    return found
+                step = partial(network, state.sample, modulation, state.caches)
+                row = {
+                    "attention": backend.name,
+                    "compiled": kernels.compiled,
+                    "first_pass_seconds": round(first_seconds, 2),
+                    "step_ms": mean_ms(step, case.repeats),
+                    "commit_ms": mean_ms(commit, case.repeats),
+                    "difference": _difference(flow, plain),
+                }
+                rows.append(row)
+    return rows
 
 
 def _commit(
@@ -100,39 +98,31 @@ def _commit(
 def measure_attention(stage: DenoiseStage, case: Case, frames: int) -> list[dict[str, Any]]:
     """Self attention of one layer alone, by each of torch's kernels and by sage."""
     config, tokens = case.config, case.geometry.tokens_per_frame
+    heads, on = (config.num_heads, config.head_dim), (stage.device, stage.network.dtype)
     query, keys, values = (
-        torch.randn(
-            count * tokens,
-            config.num_heads,
-            config.head_dim,
-            device=stage.device,
-            dtype=stage.network.dtype,
-        )
+        torch.randn(count * tokens, *heads, device=on[0], dtype=on[1])
         for count in (CHUNK, frames, frames)
     )
     expected = attend(query, keys, values).float()
     tflop = 4 * len(query) * len(keys) * config.dim / 1e12
 
-    def row(
-        name: str, call: Callable[..., torch.Tensor], within: AbstractContextManager[Any]
-    ) -> dict[str, Any]:
+    def row(name: str, call: Attention, within: AbstractContextManager[Any]) -> dict[str, Any]:
+        result: dict[str, Any] = {"attention": name, "frames": frames}
         try:
             with within:
                 out = call(query, keys, values).float()
-                ms = median_ms(stage.device, lambda: call(query, keys, values), case.repeats)
+                ms = mean_ms(lambda: call(query, keys, values), case.repeats)
         except RuntimeError as error:
-            return {"attention": name, "frames": frames, "problem": str(error).splitlines()[0]}
-        difference = float((out - expected).norm() / expected.norm())
-        return {
-            "attention": name,
-            "frames": frames,
-            "ms": ms,
-            "tflops": round(tflop / (ms / 1000), 3),
-            "difference": round(difference, 6),
-        }
+            return result | {"problem": str(error).splitlines()[0]}
+        speed = round(tflop / (ms / 1000), 3)
+        return result | {"ms": ms, "tflops": speed, "difference": _difference(out, expected)}
 
     rows = [row(backend.name, backend.attend, nullcontext()) for backend in backends(stage)[0]]
     if stage.device.type == "cuda":
         for name in _TORCH_BACKENDS:
             rows.append(row(f"sdpa {name}", attend, sdpa_kernel([getattr(SDPBackend, name)])))
     return rows
+
+
+def _difference(mine: torch.Tensor, expected: torch.Tensor) -> float:
+    return round(float((mine - expected).norm() / expected.norm()), 6)
