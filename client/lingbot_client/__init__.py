@@ -25,7 +25,7 @@ from lingbot_client.errors import (
     WorldError,
 )
 from lingbot_client.frames import Chunk, FramePart
-from lingbot_client.protocol import Answer
+from lingbot_client.protocol import Response
 from lingbot_client.session import WorldSession
 from lingbot_client.sync import SyncWorldClient, SyncWorldSession
 from lingbot_client.triton import TLS
@@ -33,7 +33,6 @@ from lingbot_client.video import VideoWriter, contact_sheet
 
 __all__ = [
     "TLS",
-    "Answer",
     "BadRequest",
     "Cancelled",
     "Chunk",
@@ -46,6 +45,7 @@ __all__ = [
     "OutOfOrder",
     "PictureError",
     "ProtocolError",
+    "Response",
     "ServerUnavailable",
     "SessionFailed",
     "SessionLimit",

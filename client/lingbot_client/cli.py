@@ -82,11 +82,11 @@ def play(
     report: Path | None,
     timeline: Path | None,
     trace: Path | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Play one session and show how long each chunk took."""
     try:
-        plan = make_plan(**given)
+        plan = make_plan(**options)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     if timeline is not None or trace is not None:
@@ -112,22 +112,22 @@ def play(
 @click.option("--warm-up", type=click.IntRange(0), default=2, help="Chunks before those.")
 @click.option("--think", type=click.FloatRange(0), default=0.0, help="Seconds before each control.")
 def bench(
-    url: str, tls: bool, root_certificates: Path | None, report: Path | None, **given: Any
+    url: str, tls: bool, root_certificates: Path | None, report: Path | None, **options: Any
 ) -> None:
     """Measure sessions at a person's pace; exits with 1 when a chunk failed."""
     try:
-        load = make_load(**given)
+        load = make_load(**options)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     client = make_client(url, tls, root_certificates)
     with progress_bar() as progress:
         task = progress.add_task("measuring", total=load.sessions * load.pace.chunks)
-        found = run(benchmark.measure(client, load, lambda sample: progress.advance(task)))
+        measured = run(benchmark.measure(client, load, lambda sample: progress.advance(task)))
     if report is not None:
-        report.write_text(found.to_json())
-    Console().print(benchmark.table(found))
-    if found.errors:
-        raise click.ClickException("; ".join(found.errors))
+        report.write_text(measured.to_json())
+    Console().print(benchmark.table(measured))
+    if measured.errors:
+        raise click.ClickException("; ".join(measured.errors))
 
 
 @main.command()
@@ -144,23 +144,23 @@ def info(url: str, tls: bool, root_certificates: Path | None) -> None:
 
 @main.command()
 @server_options
-@click.option("--patience", default=120.0, show_default=True, help="Seconds an answer may take.")
+@click.option("--patience", default=120.0, show_default=True, help="Seconds a response may take.")
 def doctor(url: str, tls: bool, root_certificates: Path | None, patience: float) -> None:
-    """Look a server over, play two chunks, and say in words what is wrong; exit code 1 then."""
+    """Check a server, play two chunks, and say in words what is wrong; exit code 1 then."""
     encrypted = tls or root_certificates is not None
     console = Console(highlight=False)
 
-    async def look() -> bool:
-        well = True
+    async def check() -> bool:
+        healthy = True
         async with make_client(url, tls, root_certificates) as client:
             async for finding in examine(client, url, tls=encrypted, patience=patience):
                 sign = {Level.GOOD: "[green]✓", Level.NOTE: "[yellow]!", Level.WRONG: "[red]✗"}
                 line = f"{sign[finding.level]} {finding.what}[/]: {escape(finding.text)}"
                 console.print(line, soft_wrap=True)
-                well = well and finding.level is not Level.WRONG
-        return well
+                healthy = healthy and finding.level is not Level.WRONG
+        return healthy
 
-    if not run(look()):
+    if not run(check()):
         sys.exit(1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from lingbot_client import protocol
 from lingbot_client.exchange import Exchange
 from lingbot_client.picture import Picture, encode_picture
-from lingbot_client.protocol import Answer
+from lingbot_client.protocol import Response
 from lingbot_client.session import WorldSession
 from lingbot_client.transport import ServerInfo, Transport
 from lingbot_client.triton import TLS, TritonTransport
@@ -65,7 +65,7 @@ class WorldClient:
 
         `image` is a path, the bytes of a file, or a Pillow image. `options` are the server's
         session options: seed, chunk_count, kv_window_frames, max_area and more. The sequence id
-        and the token that guards it are random unless given. Raises PictureError.
+        and the token that guards it are random by default. Raises PictureError.
         """
         opening: dict[str, Any] = {
             protocol.IMAGE: encode_picture(image),
@@ -87,11 +87,11 @@ class WorldClient:
         start: bool = False,
         end: bool = False,
         **inputs: Any,
-    ) -> list[Answer]:
-        """Send any request, on a stream of its own, and return its answers up to the final one.
+    ) -> list[Response]:
+        """Send any request, on a stream of its own, and return its responses up to the final one.
 
-        Inputs are the protocol's, as plain values or arrays; error codes come as answers.
-        Raises TritonError, NoSession, Cancelled and ConnectionFailed for what has no answer.
+        Inputs are the protocol's, as plain values or arrays; error codes come as responses.
+        Raises TritonError, NoSession, Cancelled and ConnectionFailed where there is no response.
         """
         exchange = Exchange(self._transport.open_stream())
         try:

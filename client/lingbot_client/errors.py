@@ -15,10 +15,10 @@
     │   ├── StageTimeout            * STAGE_TIMEOUT    a stage of the model took too long
     │   └── ShuttingDown              SHUTTING_DOWN    the server is stopping
     ├── ConnectionFailed            * the connection, not the request
-    │   ├── ServerUnavailable         nobody answers at this address
+    │   ├── ServerUnavailable         no server answers at this address
     │   └── Disconnected              the connection was lost, or closed by this side
     ├── TritonError                   Triton refused the request before the model saw it
-    ├── Cancelled                     the request was dropped; it has no (complete) answer
+    ├── Cancelled                     the request was dropped before its last response
     ├── ProtocolError               * the server does not speak this protocol
     ├── SessionOver                   this session was finished here: no control, no chunk follows
     └── PictureError                  this is not a picture that can be sent
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 
 class WorldError(Exception):
-    """Base of all; `str(error)` is one sentence for a person."""
+    """Base of all; `str(error)` is one sentence for people to read."""
 
     ends_session: bool = False
 
@@ -95,17 +95,17 @@ class ShuttingDown(StatusError):
 
 
 class ConnectionFailed(WorldError):
-    """The connection to the server failed, whatever was asked."""
+    """The connection to the server failed, whatever the request."""
 
     ends_session = True
 
 
 class ServerUnavailable(ConnectionFailed):
-    """Nobody answers at this address."""
+    """No server answers at this address."""
 
 
 class Disconnected(ConnectionFailed):
-    """The connection was lost, or closed by this side, before the answer was complete."""
+    """The connection was lost, or closed by this side, before the last response."""
 
 
 class TritonError(WorldError):
@@ -113,7 +113,7 @@ class TritonError(WorldError):
 
 
 class Cancelled(WorldError):
-    """The server dropped the request: it ended without an answer, or before all of it."""
+    """The server dropped the request: it ended without a response, or before the last one."""
 
 
 class ProtocolError(WorldError):
@@ -134,7 +134,7 @@ BY_CODE: dict[str, type[StatusError]] = {kind.code: kind for kind in StatusError
 
 
 def from_status(status: str, message: str) -> WorldError:
-    """The exception for an answer's status; a code nobody knows is a ProtocolError."""
+    """The exception for a response's status; an unknown code is a ProtocolError."""
     kind = BY_CODE.get(status)
     if kind is None:
         return ProtocolError(f"the server answered with unknown status {status!r}: {message}")

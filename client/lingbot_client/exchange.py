@@ -1,4 +1,4 @@
-"""One stream, many requests: every answer finds the request it belongs to."""
+"""One stream, many requests: every response finds the request it belongs to."""
 
 from __future__ import annotations
 
@@ -17,67 +17,67 @@ from lingbot_client.errors import (
     WorldError,
     from_triton,
 )
-from lingbot_client.protocol import Answer, tensor
-from lingbot_client.transport import Request, Response, Stream
+from lingbot_client.protocol import Response, tensor
+from lingbot_client.transport import RawResponse, Request, Stream
 
 FINISH_TIMEOUT = 1.0
-"""Seconds a server has to end a stream on which it has answered everything."""
+"""Seconds a server has to end a stream on which every request has its final response."""
 
 OnError = Callable[[WorldError], None]
 
 
 class Call:
-    """One request that was sent, and the answers to it in order: `async for answer in call`.
+    """One request that was sent, and its responses in order: `async for response in call`.
 
-    Error codes come as answers. What has no answer is raised: TritonError, Cancelled and
-    ConnectionFailed.
+    Error codes come as responses. Raises TritonError, Cancelled and ConnectionFailed where there
+    is no response.
     """
 
     def __init__(self, request: Request, on_error: OnError | None, resumes: bool) -> None:
         self.request = request
         self.resumes = resumes
-        """Whether to say START again where somebody else has ended the sequence."""
+        """Whether to send START again where another client has ended the sequence."""
         self.sent_at = time.monotonic()
-        self.first_answer = asyncio.Event()
-        """Set when the first answer has arrived, or none will."""
+        self.first_response = asyncio.Event()
+        """Set when the first response has arrived, or when none will."""
         self._on_error = on_error
-        self._answers: asyncio.Queue[Answer | WorldError | None] = asyncio.Queue()
+        self._responses: asyncio.Queue[Response | WorldError | None] = asyncio.Queue()
 
     def __aiter__(self) -> Call:
         return self
 
-    async def __anext__(self) -> Answer:
-        answer = await self._answers.get()
-        if isinstance(answer, Answer):
-            return answer
-        self._answers.put_nowait(answer)  # the end stays the end, however often one asks
-        raise answer or StopAsyncIteration
+    async def __anext__(self) -> Response:
+        response = await self._responses.get()
+        if isinstance(response, Response):
+            return response
+        self._responses.put_nowait(response)  # every later call finds the end again
+        raise response or StopAsyncIteration
 
-    async def collect(self) -> list[Answer]:
-        """Every answer, up to the final one."""
-        return [answer async for answer in self]
+    async def collect(self) -> list[Response]:
+        """All responses, up to the final one."""
+        return [response async for response in self]
 
-    def feed(self, answer: Answer) -> None:
-        """Take in an answer."""
-        self._answers.put_nowait(answer)
-        self.first_answer.set()
-        self._tell(answer.error)
+    def feed(self, response: Response) -> None:
+        """Take in a response."""
+        self._responses.put_nowait(response)
+        self.first_response.set()
+        self._report(response.error)
 
     def end(self, error: WorldError | None = None) -> None:
-        """No answer follows; a call that never had one was dropped by the server."""
-        if error is None and not self.first_answer.is_set():
+        """No response follows; a call that never had one was dropped by the server."""
+        if error is None and not self.first_response.is_set():
             error = Cancelled("the server dropped the request without an answer")
-        self._answers.put_nowait(error)
-        self.first_answer.set()
-        self._tell(error)
+        self._responses.put_nowait(error)
+        self.first_response.set()
+        self._report(error)
 
-    def _tell(self, error: WorldError | None) -> None:
+    def _report(self, error: WorldError | None) -> None:
         if error is not None and self._on_error is not None:
             self._on_error(error)
 
 
 class Exchange:
-    """Sends requests over a stream and hands every answer to its call, until closed."""
+    """Sends requests over a stream and hands every response to its call, until closed."""
 
     def __init__(self, stream: Stream, on_break: OnError | None = None) -> None:
         self._stream = stream
@@ -99,8 +99,8 @@ class Exchange:
     ) -> Call:
         """Send a request; an input that is None is left out. Raises what broke the stream.
 
-        Triton ends a sequence for whoever sends END. The server keeps the session: where a call
-        `resumes`, it is then sent once more, with START.
+        Triton ends a sequence whichever client sends END, but the server keeps the session: a call
+        that `resumes` is then sent once more, with START.
         """
         if self._broken is not None:
             raise self._broken
@@ -115,7 +115,7 @@ class Exchange:
         self._stream.send(call.request)
 
     async def close(self) -> None:
-        """Give the stream up; calls that still wait for answers fail with Disconnected."""
+        """Give the stream up; calls that still wait for responses fail with Disconnected."""
         # Not cancelled at once: a cancelled stream on which Triton 24.10 refused a request
         # delays that server's own exit by 30 seconds.
         if not self._pending:
@@ -134,15 +134,15 @@ class Exchange:
         except WorldError as error:
             reason = error
         finally:
-            self._break(reason)  # whatever happened, nobody is left waiting
+            self._break(reason)  # whatever happened, no call is left waiting
 
-    def _dispatch(self, response: Response) -> None:
+    def _dispatch(self, response: RawResponse) -> None:
         request_id = response.request_id or self._oldest()
         call = self._pending.get(request_id)
         if call is None:
             raise ProtocolError(f"a response to no request of ours: {response}")
         if response.outputs:
-            call.feed(Answer.from_tensors(response.outputs, time.monotonic()))
+            call.feed(Response.from_tensors(response.outputs, time.monotonic()))
         if response.final:
             del self._pending[request_id]
             error = from_triton(response.error) if response.error is not None else None
@@ -154,8 +154,8 @@ class Exchange:
                 call.end(error)
 
     def _oldest(self) -> str:
-        """The request that a response without an id is about: the oldest without an answer."""
-        waiting = (key for key, call in self._pending.items() if not call.first_answer.is_set())
+        """The request that a response without an id is about: the oldest that has no response."""
+        waiting = (key for key, call in self._pending.items() if not call.first_response.is_set())
         return next(waiting, next(iter(self._pending), ""))
 
     def _break(self, reason: WorldError) -> None:

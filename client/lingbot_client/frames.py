@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_client.errors import ProtocolError
-from lingbot_client.protocol import Answer
+from lingbot_client.errors import Cancelled, ProtocolError
+from lingbot_client.exchange import Call
+from lingbot_client.protocol import Response
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class FramePart:
     frames: NDArray[np.uint8]
     """RGB [n, H, W, 3]."""
     info: dict[str, Any]
-    """All that the server tells: keys applied, milliseconds since acceptance, and more."""
+    """What the server says: keys applied, milliseconds since acceptance, and more."""
     sent_at: float
     received_at: float
     """When the control was sent and this part arrived, in seconds of `time.monotonic`."""
@@ -38,22 +39,22 @@ class FramePart:
         return self.part + 1 >= self.parts
 
     @classmethod
-    def from_answer(cls, answer: Answer, sent_at: float) -> FramePart:
-        """Read a FRAMES answer; raises the exception of any other one."""
-        answer.raise_for_status()
+    def from_response(cls, response: Response, sent_at: float) -> FramePart:
+        """Read a FRAMES response; raises the exception that any other one stands for."""
+        response.raise_for_status()
         try:
-            part, parts = int(answer.info["part"]), int(answer.info["parts"])
+            part, parts = int(response.info["part"]), int(response.info["parts"])
         except (KeyError, TypeError, ValueError):
-            raise ProtocolError(f"a {answer.status} answer is not a part of a chunk") from None
+            raise ProtocolError(f"a {response.status} answer is not a part of a chunk") from None
         return cls(
-            answer.chunk_index,
+            response.chunk_index,
             part,
             parts,
-            answer.frame_index,
-            answer.frames,
-            answer.info,
+            response.frame_index,
+            response.frames,
+            response.info,
             sent_at,
-            answer.received_at,
+            response.received_at,
         )
 
 
@@ -90,7 +91,7 @@ class Chunk:
 
     @classmethod
     def join(cls, parts: Sequence[FramePart]) -> Chunk:
-        """Join the parts of one chunk, given in order."""
+        """Join the parts of one chunk, which are in order."""
         first = parts[0]
         frames = first.frames if len(parts) == 1 else np.concatenate([p.frames for p in parts])
         return cls(first.chunk_index, first.frame_index, frames, tuple(parts))
@@ -100,3 +101,22 @@ def milliseconds(part: FramePart, name: str) -> float | None:
     """A timing from a part's info, None where the server does not give it."""
     value = part.info.get("ms", {}).get(name)
     return None if value is None else float(value)
+
+
+class PartReader:
+    """Reads the parts of the chunk that one control makes."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.parts: list[FramePart] = []
+        """What was read so far."""
+
+    async def next_part(self) -> FramePart | None:
+        """The next part, None after the last; raises the error that came instead."""
+        response = await anext(self._call, None)
+        if response is not None:
+            self.parts.append(FramePart.from_response(response, self._call.sent_at))
+            return self.parts[-1]
+        if not self.parts or not self.parts[-1].last:
+            raise Cancelled("the server dropped the control before its chunk was complete")
+        return None

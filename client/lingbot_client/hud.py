@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 KEYS = "wasdijkl"
-_LEAST_HEIGHT = 16
-_BACKGROUND, _IDLE, _HELD = (24, 24, 24), (96, 96, 96), (255, 208, 64)
+_MIN_HEIGHT = 16
+_BACKGROUND, _IDLE, _PRESSED = (24, 24, 24), (96, 96, 96), (255, 208, 64)
 
 
 def with_keys(frames: NDArray[np.uint8], keys: str | None) -> NDArray[np.uint8]:
-    """Frames [n, H, W, 3] with a border below them on which the held `keys` shine.
+    """Frames [n, H, W, 3] with a border below them on which the pressed `keys` shine.
 
     A chunk made from poses, whose keys are None, says so instead.
     """
@@ -23,12 +23,12 @@ def with_keys(frames: NDArray[np.uint8], keys: str | None) -> NDArray[np.uint8]:
 
 def key_border(keys: str | None, width: int, height: int) -> NDArray[np.uint8]:
     """The border [h, width, 3] for frames of `height`; h is even, as video formats want it."""
-    tall = max(_LEAST_HEIGHT, height // 20 * 2)
+    tall = max(_MIN_HEIGHT, height // 20 * 2)
     border = Image.new("RGB", (width, tall), _BACKGROUND)
     draw = ImageDraw.Draw(border)
     font = ImageFont.load_default(tall - 4)
     labels = [(key.upper(), key in keys) for key in KEYS] if keys is not None else [("poses", True)]
-    for place, (label, held) in enumerate(labels):
+    for place, (label, pressed) in enumerate(labels):
         centre = ((place + 0.5) * width / len(labels), tall / 2)
-        draw.text(centre, label, fill=_HELD if held else _IDLE, font=font, anchor="mm")
+        draw.text(centre, label, fill=_PRESSED if pressed else _IDLE, font=font, anchor="mm")
     return np.asarray(border)

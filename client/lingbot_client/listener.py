@@ -49,7 +49,7 @@ async def _explain_listener(host: str, port: int, url: str, tls: bool) -> str:
 
 
 async def _get(host: str, port: int, path: str) -> bytes:
-    """What a plain HTTP request is answered with; nothing where there is no answer."""
+    """The response to a plain HTTP request; empty where there is none."""
     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     try:
         return await _converse(host, port, request.encode())
@@ -58,7 +58,7 @@ async def _get(host: str, port: int, path: str) -> bytes:
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a TLS handshake succeeds, whoever's certificate is shown."""
+    """Whether a TLS handshake succeeds, with any certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -71,18 +71,18 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _converse(
     host: str, port: int, request: bytes, context: ssl.SSLContext | None = None
 ) -> bytes:
-    """Connect, send, and return the answer; raises OSError or TimeoutError."""
+    """Connect, send, and return the response; raises OSError or TimeoutError."""
     opening = asyncio.open_connection(host, port, ssl=context)
     reader, writer = await asyncio.wait_for(opening, CONNECT_SECONDS)
     try:
         if not request:
             return b""
         writer.write(request)
-        answer = b""
+        response = b""
         while chunk := await asyncio.wait_for(reader.read(READ_BYTES), CONNECT_SECONDS):
-            answer += chunk
-            if len(answer) > READ_BYTES:
+            response += chunk
+            if len(response) > READ_BYTES:
                 break
-        return answer
+        return response
     finally:
         writer.close()

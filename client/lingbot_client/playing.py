@@ -96,7 +96,7 @@ def session_options(seed: int, size_area: str | None, pairs: tuple[str, ...]) ->
 
 
 def write_spans(recording: Recording, picture: Path | None, trace: Path | None) -> None:
-    """Write what the server told of its stages."""
+    """Write what each stage did when, by the session's summary."""
     spans = read_spans(recording.summary)
     if picture is not None:
         from lingbot_client import timeline  # matplotlib takes a second to import

@@ -38,14 +38,14 @@ FRAMES_PER_LATENT = 4
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """One response that carries outputs; an output left out counts as empty."""
 
     status: str
     """READY, FRAMES, CLOSED or an error code."""
     message: str
     chunk_index: int
-    """Chunk the answer is about, or -1."""
+    """Chunk that the response is for, or -1."""
     frame_index: int
     """Session-wide index of the first frame here, or -1."""
     frames: NDArray[np.uint8]
@@ -56,20 +56,20 @@ class Answer:
 
     @property
     def error(self) -> WorldError | None:
-        """The exception this answer stands for, None when all is well."""
+        """The exception this response stands for, None when all is well."""
         if self.status in (READY, FRAMES_PART, CLOSED):
             return None
         return from_status(self.status, self.message)
 
-    def raise_for_status(self) -> Answer:
-        """Return the answer itself, or raise the exception it stands for."""
+    def raise_for_status(self) -> Response:
+        """Return the response itself, or raise the exception it stands for."""
         if self.error is not None:
             raise self.error
         return self
 
     @classmethod
-    def from_tensors(cls, outputs: Tensors, received_at: float) -> Answer:
-        """Read a response's outputs; raises ProtocolError where they make no answer."""
+    def from_tensors(cls, outputs: Tensors, received_at: float) -> Response:
+        """Read a response's outputs; raises ProtocolError where they cannot be read."""
         try:
             return cls(
                 status=_text(outputs[STATUS]),

@@ -12,10 +12,10 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from lingbot_client import protocol
-from lingbot_client.errors import Cancelled, Duplicate, SessionOver, WorldError
+from lingbot_client.errors import Duplicate, SessionOver, WorldError
 from lingbot_client.exchange import Call, Exchange, OnError
-from lingbot_client.frames import Chunk, FramePart
-from lingbot_client.protocol import Answer
+from lingbot_client.frames import Chunk, FramePart, PartReader
+from lingbot_client.protocol import Response
 from lingbot_client.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -24,29 +24,11 @@ DEFAULT_CONTROL_WINDOW = 2
 """Controls that may wait for their first frames, where the server does not say."""
 
 
-class _Control:
-    """A control that was sent, and the parts of its chunk read so far."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self.parts: list[FramePart] = []
-
-    async def next_part(self) -> FramePart | None:
-        """The next part, None after the last; raises the error that came instead."""
-        answer = await anext(self._call, None)
-        if answer is not None:
-            self.parts.append(FramePart.from_answer(answer, self._call.sent_at))
-            return self.parts[-1]
-        if not self.parts or not self.parts[-1].last:
-            raise Cancelled("the server dropped the control before its chunk was complete")
-        return None
-
-
 class WorldSession:
     """A session on the server; `WorldClient.open_session` makes one.
 
     Iterate over it for parts of chunks as they arrive, over `chunks()` for whole ones, or call
-    `next_chunk()`. An error that answers a control is raised there, in the control's turn; the
+    `next_chunk()`. An error response to a control is raised there, in the control's place; the
     session goes on unless `error.ends_session`. All of it belongs to one event loop.
     """
 
@@ -61,9 +43,9 @@ class WorldSession:
         self.id = sequence_id
         self.token = token
         self.ready: dict[str, Any] = {}
-        """What the server told when it opened the session: geometry and limits."""
+        """What the server said when it opened the session: geometry and limits."""
         self.summary: dict[str, Any] | None = None
-        """What the server told when it closed the session; None if it did not."""
+        """What the server said when it closed the session; None if it did not."""
         self._transport = transport
         self._opening = opening
         self._close_timeout = close_timeout
@@ -72,8 +54,8 @@ class WorldSession:
         self._sending = asyncio.Lock()
         self._next_index = 0
         self._unanswered: deque[Call] = deque()
-        self._controls: asyncio.Queue[_Control | None] = asyncio.Queue()  # None: no more follow
-        self._reading: _Control | None = None
+        self._controls: asyncio.Queue[PartReader | None] = asyncio.Queue()  # None: no more follow
+        self._reading: PartReader | None = None
         self._finished = False
         self._failure: WorldError | None = None
 
@@ -99,14 +81,14 @@ class WorldSession:
             raise StopAsyncIteration from None
 
     async def open(self) -> dict[str, Any]:
-        """Open the session and return `ready`; raises what the server refused it with."""
+        """Open the session and return `ready`; raises the error that the server refused it with."""
         if self._exchange is not None or self._finished:
             raise RuntimeError("a session opens once")
         self._exchange = Exchange(self._transport.open_stream(), on_break=self._fail)
         try:
             call = self._call(start=True, **self._opening)
-            answer = await anext(call)
-            self.ready = answer.raise_for_status().info
+            response = await anext(call)
+            self.ready = response.raise_for_status().info
         except BaseException as error:
             self._fail(error if isinstance(error, WorldError) else SessionOver("never opened"))
             await self.close()
@@ -115,9 +97,10 @@ class WorldSession:
         return self.ready
 
     async def send(self, keys: str | Sequence[str] = "", *, poses: ArrayLike | None = None) -> int:
-        """Send the next control: keys held, nothing to stand still, or `poses`; return its index.
+        """Send the next control, `keys` or `poses`, and return its index.
 
-        `keys` is any of w a s d (move) and i j k l (turn), `poses` camera-to-world matrices
+        `keys` are any of w a s d (move) and i j k l (turn), none to stand still; `poses` are
+        camera-to-world matrices
         [n, 4, 4], one for each of the chunk's `ready["chunk_latent_frames"]`. Waits until the
         session is open and the server has room. Raises SessionOver, what ended the session, or
         ValueError for poses of another shape.
@@ -140,7 +123,7 @@ class WorldSession:
             )
             self._next_index += 1
             self._unanswered.append(call)
-            self._controls.put_nowait(_Control(call))
+            self._controls.put_nowait(PartReader(call))
             return index
 
     def finish(self) -> None:
@@ -168,11 +151,11 @@ class WorldSession:
 
     async def request(
         self, *, start: bool = False, end: bool = False, **inputs: Any
-    ) -> list[Answer]:
-        """Send any request on this session and return its answers, error codes included.
+    ) -> list[Response]:
+        """Send any request on this session and return its responses, error codes included.
 
-        Inputs are the protocol's, as plain values or arrays; the token goes along unless given.
-        The session's own count of controls takes no notice. Raises TritonError, Cancelled and
+        Inputs are the protocol's, as plain values or arrays; the token is added unless it is there.
+        The session's own count of controls does not change. Raises TritonError, Cancelled and
         ConnectionFailed.
         """
         return await self._call(start=start, end=end, **inputs).collect()
@@ -193,9 +176,9 @@ class WorldSession:
 
     async def _end(self, exchange: Exchange) -> None:
         inputs = {protocol.TOKEN: self.token}
-        async for answer in exchange.call(self.id, end=True, inputs=inputs, resumes=True):
-            if answer.status == protocol.CLOSED:
-                self.summary = answer.info
+        async for response in exchange.call(self.id, end=True, inputs=inputs, resumes=True):
+            if response.status == protocol.CLOSED:
+                self.summary = response.info
 
     def _call(
         self,
@@ -214,13 +197,13 @@ class WorldSession:
         )
 
     async def _room(self) -> None:
-        """Wait until the server can take a control: fewer than its window are unanswered."""
+        """Wait until the server can take a control: fewer than its window have no response yet."""
         window = self.ready.get("control_window", DEFAULT_CONTROL_WINDOW)
         while len(self._unanswered) >= window:
-            await self._unanswered[0].first_answer.wait()
+            await self._unanswered[0].first_response.wait()
             self._unanswered.popleft()
 
-    async def _read(self) -> _Control:
+    async def _read(self) -> PartReader:
         """Read one more part; returns the control it belongs to."""
         while True:
             if self._reading is None:
@@ -235,11 +218,11 @@ class WorldSession:
                 return control
             self._reading = None
 
-    async def _next_control(self) -> _Control:
+    async def _next_control(self) -> PartReader:
         control = await self._controls.get()
         if control is not None:
             return control
-        self._controls.put_nowait(None)  # the end stays the end, however often one asks
+        self._controls.put_nowait(None)  # every later call finds the end again
         if self._failure is not None and not self._finished:
             raise self._failure
         raise SessionOver("the session is finished: no chunk follows")
@@ -248,7 +231,7 @@ class WorldSession:
         """A control was not carried out: the next one takes its index, or none follows."""
         if error.ends_session:
             self._fail(error)
-        elif not isinstance(error, Duplicate):  # that one was carried out, only not by this call
+        elif not isinstance(error, Duplicate):  # the chunk was made, but for another call
             self._next_index = min(self._next_index, index)
 
     def _fail(self, error: WorldError) -> None:

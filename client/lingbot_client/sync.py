@@ -14,7 +14,7 @@ from lingbot_client.client import DEFAULT_URL, WorldClient
 from lingbot_client.errors import SessionOver
 from lingbot_client.frames import Chunk, FramePart
 from lingbot_client.picture import Picture
-from lingbot_client.protocol import Answer
+from lingbot_client.protocol import Response
 from lingbot_client.session import WorldSession
 from lingbot_client.transport import ServerInfo, Transport
 from lingbot_client.triton import TLS
@@ -61,7 +61,7 @@ class _Portal:
 
 
 class SyncWorldSession:
-    """`WorldSession` without asyncio; what it says there is true here."""
+    """`WorldSession` without asyncio; its documentation applies here."""
 
     def __init__(self, portal: _Portal, session: WorldSession) -> None:
         self._portal = portal
@@ -96,12 +96,12 @@ class SyncWorldSession:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """What the server told when it opened the session."""
+        """What the server said when it opened the session."""
         return self._session.ready
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What the server told when it closed the session; None if it did not."""
+        """What the server said when it closed the session; None if it did not."""
         return self._session.summary
 
     def open(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class SyncWorldSession:
         return self._portal.run(self._session.open())
 
     def send(self, keys: str | Sequence[str] = "", *, poses: ArrayLike | None = None) -> int:
-        """Send the next control and give its index."""
+        """Send the next control and return its index."""
         return self._portal.run(self._session.send(keys, poses=poses))
 
     def finish(self) -> None:
@@ -132,8 +132,8 @@ class SyncWorldSession:
         except SessionOver:
             return
 
-    def request(self, *, start: bool = False, end: bool = False, **inputs: Any) -> list[Answer]:
-        """Send any request on this session and return its answers, error codes included."""
+    def request(self, *, start: bool = False, end: bool = False, **inputs: Any) -> list[Response]:
+        """Send any request on this session and return its responses, error codes included."""
         return self._portal.run(self._session.request(start=start, end=end, **inputs))
 
     def close(self) -> None:
@@ -180,8 +180,8 @@ class SyncWorldClient:
 
     def request(
         self, sequence_id: int | str, *, start: bool = False, end: bool = False, **inputs: Any
-    ) -> list[Answer]:
-        """Send any request, on a stream of its own, and return its answers."""
+    ) -> list[Response]:
+        """Send any request, on a stream of its own, and return its responses."""
         return self._portal.run(self._client.request(sequence_id, start=start, end=end, **inputs))
 
     def server_info(self) -> ServerInfo:

@@ -20,15 +20,15 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Response:
-    """One response; `final` says that no other one to this request follows."""
+class RawResponse:
+    """One response; `final` says that it is the last one to this request."""
 
     request_id: str
-    """Empty where Triton does not tell: most of its own errors name no request."""
+    """Empty where Triton does not say: most of its own errors name no request."""
     outputs: Tensors = field(default_factory=dict)
     final: bool = False
     error: str | None = None
-    """What Triton itself complained about."""
+    """Triton's own error message."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Model:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server tells about itself."""
+    """What a server says about itself."""
 
     live: bool
     ready: bool
@@ -70,14 +70,14 @@ class Stream(Protocol):
     def send(self, request: Request) -> None:
         """Hand a request over without waiting; what fails shows in `receive`."""
 
-    async def receive(self) -> Response:
+    async def receive(self) -> RawResponse:
         """Wait for the next response; raises ConnectionFailed when there can be none."""
 
     def finish(self) -> None:
-        """Send no more requests; the server ends the stream when it has answered them all."""
+        """Send no more requests; the server ends the stream after its last response."""
 
     def cancel(self) -> None:
-        """Give the stream up, answered or not."""
+        """Give the stream up, whether or not responses are missing."""
 
 
 class Transport(Protocol):

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, ser
 
 from lingbot_client import protocol
 from lingbot_client.errors import ConnectionFailed, Disconnected, ServerUnavailable
-from lingbot_client.transport import Model, Request, Response, ServerInfo, Stream, Tensor
+from lingbot_client.transport import Model, RawResponse, Request, ServerInfo, Stream, Tensor
 
 STAGES = "stages"
 """Parameter of the orchestrator's configuration: names with commas between them."""
@@ -55,7 +55,7 @@ class TritonStream:
     def send(self, request: Request) -> None:
         self._requests.put_nowait(_message(request))
 
-    async def receive(self) -> Response:
+    async def receive(self) -> RawResponse:
         try:
             response = await anext(aiter(self._responses))
         except grpc.aio.AioRpcError as failure:
@@ -189,13 +189,13 @@ def _message(request: Request) -> Message:
     return message
 
 
-def _error(message: str) -> Response:
+def _error(message: str) -> RawResponse:
     named = re.match(r"\[request id: (.+?)\]", message)
-    return Response(named[1] if named else "", final=True, error=message)
+    return RawResponse(named[1] if named else "", final=True, error=message)
 
 
-def _response(result: InferResult) -> Response:
+def _response(result: InferResult) -> RawResponse:
     message = result.get_response()
     outputs = {output.name: result.as_numpy(output.name) for output in message.outputs}
     final = message.parameters["triton_final_response"].bool_param
-    return Response(message.id, outputs, final)
+    return RawResponse(message.id, outputs, final)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lingbot_client import protocol
 from lingbot_client.errors import Cancelled, Disconnected, NoSession, WorldError
-from lingbot_client.protocol import Answer
+from lingbot_client.protocol import Response
 
 from lingbot_triton.simulated.marks import Mark, read_mark
 
@@ -36,7 +36,7 @@ class Part:
     received_at: float
 
     @classmethod
-    def of(cls, answer: Answer) -> Part:
+    def of(cls, answer: Response) -> Part:
         info, marks = answer.info, tuple(read_mark(frame) for frame in answer.frames)
         return cls(
             answer.chunk_index,
@@ -75,7 +75,7 @@ class Sent:
         """Whether its control has no answer yet."""
         return not any(status != READY for status in self.statuses)
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Response) -> None:
         self.statuses.append(answer.status)
         if answer.status == FRAMES:
             self.parts.append(Part.of(answer))

@@ -11,7 +11,7 @@ import numpy as np
 from lingbot_client import WorldClient, WorldSession
 from lingbot_client.errors import ConnectionFailed, Disconnected
 from lingbot_client.protocol import Array
-from lingbot_client.transport import Request, Response, ServerInfo
+from lingbot_client.transport import RawResponse, Request, ServerInfo
 from PIL import Image
 
 HEIGHT, WIDTH, PARTS, WINDOW = 16, 24, 3, 2
@@ -52,7 +52,7 @@ def refuse(code: str, message: str = "no") -> Reaction:
 
 def complain(message: str) -> Reaction:
     """Answer with an error of Triton's own, which names no request."""
-    return lambda stream, request: stream.put(Response("", final=True, error=message))
+    return lambda stream, request: stream.put(RawResponse("", final=True, error=message))
 
 
 def drop(stream: FakeStream, request: Request) -> None:
@@ -75,12 +75,12 @@ class FakeStream:
     def __init__(self, server: FakeServer) -> None:
         self.finished = self.cancelled = False
         self._server = server
-        self._responses: asyncio.Queue[Response | ConnectionFailed] = asyncio.Queue()
+        self._responses: asyncio.Queue[RawResponse | ConnectionFailed] = asyncio.Queue()
 
     def send(self, request: Request) -> None:
         self._server.take(self, request)
 
-    async def receive(self) -> Response:
+    async def receive(self) -> RawResponse:
         response = await self._responses.get()
         if isinstance(response, ConnectionFailed):
             raise response
@@ -94,18 +94,18 @@ class FakeStream:
         self.cancelled = True
 
     def answer(self, request: Request, tensors: dict[str, Array]) -> None:
-        self.put(Response(request.id, tensors))
+        self.put(RawResponse(request.id, tensors))
 
     def end(self, request: Request) -> None:
-        self.put(Response(request.id, final=True))
+        self.put(RawResponse(request.id, final=True))
 
-    def put(self, response: Response | ConnectionFailed) -> None:
+    def put(self, response: RawResponse | ConnectionFailed) -> None:
         if self._server.hold:
             self._server.held.append((self, response))
         else:
             self.deliver(response)
 
-    def deliver(self, response: Response | ConnectionFailed) -> None:
+    def deliver(self, response: RawResponse | ConnectionFailed) -> None:
         self._responses.put_nowait(response)
 
 
@@ -121,7 +121,7 @@ class FakeServer:
         self.streams: list[FakeStream] = []
         self.reactions: dict[str | int, Reaction] = {}
         self.hold = False
-        self.held: list[tuple[FakeStream, Response | ConnectionFailed]] = []
+        self.held: list[tuple[FakeStream, RawResponse | ConnectionFailed]] = []
         self.info = ServerInfo(True, True, "fake", "1.0", (), ())
         self.closed = False
         self._next: dict[int | str, int] = {}

@@ -85,7 +85,7 @@ async def test_a_slow_second_chunk_is_noted(server: FakeServer, client: WorldCli
 
 
 def timed(milliseconds: float, condition_wait: float = 0.0) -> Reaction:
-    """Answer a control as always, but with other times."""
+    """Answerer a control as always, but with other times."""
 
     def react(stream: FakeStream, request: Request) -> None:
         server: FakeServer = stream._server
@@ -234,10 +234,10 @@ async def test_a_server_that_does_not_answer_is_looked_into(
     assert wrong(await look(client)).startswith("nothing listens at 127.0.0.1:1")
 
 
-Answer = Callable[[bytes], bytes]
+Answerer = Callable[[bytes], bytes]
 
 
-async def explained(answer: Answer, *, tls: bool = False) -> str:
+async def explained(answer: Answerer, *, tls: bool = False) -> str:
     """What is said of a listener that answers so to what it reads first."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +249,7 @@ async def explained(answer: Answer, *, tls: bool = False) -> str:
         return await explain_silence(f"127.0.0.1:{port}", tls=tls)
 
 
-def http(bodies: dict[str, str]) -> Answer:
+def http(bodies: dict[str, str]) -> Answerer:
     def answer(request: bytes) -> bytes:
         for path, body in bodies.items():
             if request.startswith(f"GET {path} ".encode()):
@@ -270,7 +270,7 @@ def http(bodies: dict[str, str]) -> Answer:
     ],
     ids=["http", "metrics", "web", "ssh", "silent"],
 )
-async def test_listeners_are_told_apart(answer: Answer, sentence: str) -> None:
+async def test_listeners_are_told_apart(answer: Answerer, sentence: str) -> None:
     assert sentence in await explained(answer)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from lingbot_client import Disconnected, NoSession, ProtocolError, TritonError
 from lingbot_client.exchange import Exchange
-from lingbot_client.transport import Response
+from lingbot_client.transport import RawResponse
 
 from tests.unit.client.fake_server import FakeServer, complain, hang_up, ignore, outputs, settle
 
@@ -44,10 +44,10 @@ async def test_an_error_without_an_id_goes_to_the_oldest_call_without_an_answer(
     assert (await anext(half_answered)).status == "READY"
     server.reactions["end"] = ignore
     unanswered = exchange.call("a", end=True, inputs={})
-    stream.deliver(Response("", error="what is this", final=True))
+    stream.deliver(RawResponse("", error="what is this", final=True))
     with pytest.raises(TritonError, match="what is this"):
         await unanswered.collect()
-    stream.deliver(Response("", error="and this", final=True))
+    stream.deliver(RawResponse("", error="and this", final=True))
     with pytest.raises(TritonError, match="and this"):
         await half_answered.collect()
     await exchange.close()
@@ -59,10 +59,10 @@ async def test_an_error_with_an_id_goes_to_its_call(server: FakeServer) -> None:
     server.reactions["start"] = server.reactions["end"] = ignore
     first = exchange.call("a", start=True, inputs={})
     second = exchange.call("a", end=True, inputs={})
-    stream.deliver(Response("2", error="what is this", final=True))
+    stream.deliver(RawResponse("2", error="what is this", final=True))
     with pytest.raises(TritonError):
         await second.collect()
-    assert not first.first_answer.is_set()
+    assert not first.first_response.is_set()
     await exchange.close()
     with pytest.raises(Disconnected):
         await first.collect()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lingbot_client import ProtocolError, protocol
-from lingbot_client.protocol import Answer, control, tensor
+from lingbot_client.protocol import Response, control, tensor
 
 from tests.unit.client.fake_server import outputs
 
@@ -57,21 +57,21 @@ def test_a_control_is_not_keys_and_poses_at_once() -> None:
         control("w", np.zeros((3, 4, 4)))
 
 
-def test_an_answer_is_read_from_its_tensors() -> None:
+def test_a_response_is_read_from_its_tensors() -> None:
     frames = np.ones((2, 4, 6, 3), np.uint8)
     tensors = outputs("FRAMES", chunk_index=3, frame_index=33, frames=frames, info={"part": 1})
-    answer = Answer.from_tensors(tensors, received_at=1.5)
-    assert (answer.status, answer.message) == ("FRAMES", "")
-    assert (answer.chunk_index, answer.frame_index, answer.received_at) == (3, 33, 1.5)
-    assert answer.info == {"part": 1}
-    assert answer.frames is frames
-    assert answer.raise_for_status() is answer
+    response = Response.from_tensors(tensors, received_at=1.5)
+    assert (response.status, response.message) == ("FRAMES", "")
+    assert (response.chunk_index, response.frame_index, response.received_at) == (3, 33, 1.5)
+    assert response.info == {"part": 1}
+    assert response.frames is frames
+    assert response.raise_for_status() is response
 
 
-def test_an_answer_needs_a_status_only() -> None:
-    answer = Answer.from_tensors({"status": np.array([b"CLOSED"], dtype=object)}, 0.0)
-    assert (answer.message, answer.chunk_index, answer.info) == ("", -1, {})
-    assert answer.frames.shape == (0, 0, 0, 3)
+def test_a_response_needs_a_status_only() -> None:
+    response = Response.from_tensors({"status": np.array([b"CLOSED"], dtype=object)}, 0.0)
+    assert (response.message, response.chunk_index, response.info) == ("", -1, {})
+    assert response.frames.shape == (0, 0, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_a_protocol_error(broken: dict[str, Any]) -> None
     tensors = {**outputs("READY"), **broken}
     tensors = {name: array for name, array in tensors.items() if array is not None}
     with pytest.raises(ProtocolError):
-        Answer.from_tensors(tensors, 0.0)
+        Response.from_tensors(tensors, 0.0)
 
 
 def test_the_names_are_those_the_server_declares() -> None:

@@ -15,7 +15,7 @@ from lingbot_client import (
     WorldClient,
 )
 from lingbot_client.errors import BY_CODE, StatusError
-from lingbot_client.transport import Request, Response
+from lingbot_client.transport import RawResponse, Request
 
 from tests.unit.client.fake_server import (
     FakeServer,
@@ -214,6 +214,6 @@ async def test_an_answer_to_no_request_is_a_protocol_error(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:
-        server.streams[0].deliver(Response("99", final=True))
+        server.streams[0].deliver(RawResponse("99", final=True))
         with pytest.raises(ProtocolError, match="99"):
             await session.next_part()
