@@ -1,34 +1,40 @@
-"""What whoever started a server may ask of its orchestrator: whether it answers, and to end all.
+"""Administrative requests to a server: probe the orchestrator, drain it, unload the models.
 
-The requests carry the server's secret as a parameter, and are refused without it.
+Requests to the orchestrator carry the server's secret as a parameter; unloading takes the key of
+the restricted protocols. Without them they are refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import socket
 import ssl
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lingbot_triton import protocol
+from lingbot_triton.stage import MODELS
 
 PROBE = "probe"
-"""Parameter that asks for an answer, and for nothing else."""
+"""Parameter of a request that the orchestrator only responds to."""
 
 DRAIN = "drain"
 """Parameter that ends every session, and refuses new ones from then on."""
 
 GRACE = "grace_seconds"
-"""Beside DRAIN: the time that chunks under way are given to finish, as a number in text."""
+"""Beside DRAIN: seconds that chunks under way have to finish, as a decimal string."""
 
-RELEASE = "release"
-"""Parameter of an END that only gives a sequence's slot back to Triton."""
+ADMIN_HEADER = "lingbot-admin"
+"""Header that holds the key of Triton's restricted protocols."""
 
+UNLOAD_POLL_SECONDS = 0.05
 
 OFF = ("false", "0")
 TLS = "--grpc-use-ssl"
@@ -42,61 +48,77 @@ class AdministrationError(RuntimeError):
 
 def values_of(arguments: Sequence[str]) -> dict[str, str]:
     """A tritonserver's arguments, `--name=value` or `--name value`, by name."""
-    given = {}
+    values = {}
     for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
         name, equals, value = argument.partition("=")
-        given[name] = value if equals else following
-    return given
+        values[name] = value if equals else following
+    return values
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where to ask: a gRPC address, and the certificate that tritonserver shows there, if any."""
+class AdminEndpoint:
+    """A server's gRPC address, and the certificate that tritonserver presents there, if any."""
 
     address: str
     certificate: Path | None = None
     mutual: bool = False
-    """Whether nobody is let in without a certificate of his own, which we have not."""
+    """Whether the server demands a certificate of its clients too; we have none."""
 
     @classmethod
-    def of(cls, address: str, arguments: Sequence[str]) -> Door:
-        """The door of a tritonserver that was given these arguments."""
-        given = values_of(arguments)
-        certificate = given.get(_CERTIFICATE) if given.get(TLS) not in (*OFF, None) else None
-        mutual = given.get(MUTUAL_TLS) not in (*OFF, None)
+    def of(cls, address: str, arguments: Sequence[str]) -> AdminEndpoint:
+        """The endpoint of a tritonserver started with these arguments."""
+        values = values_of(arguments)
+        certificate = values.get(_CERTIFICATE) if values.get(TLS) not in (*OFF, None) else None
+        mutual = values.get(MUTUAL_TLS) not in (*OFF, None)
         return cls(address, Path(certificate) if certificate else None, mutual)
 
 
-def probe(door: Door, secret: str, timeout: float) -> None:
-    """Return if the orchestrator answers; raises AdministrationError."""
-    _ask(door, [_request(PROBE, secret, uuid.uuid4().hex, starts=True)], timeout)
+def probe(endpoint: AdminEndpoint, secret: str, timeout: float) -> None:
+    """Return if the orchestrator responds within `timeout` seconds; raises AdministrationError."""
+    _request(endpoint, {PROBE: secret}, timeout)
 
 
-def drain(door: Door, secret: str, timeout: float, grace: float | None = None) -> None:
-    """End every session and every sequence, for whose END Triton would wait when it stops.
+def drain(endpoint: AdminEndpoint, secret: str, timeout: float, grace: float | None = None) -> None:
+    """End every session; raises AdministrationError, also after `timeout` seconds.
 
-    Chunks under way are given `grace` seconds to finish, None for the setting `drain_seconds`.
-    Raises AdministrationError.
+    Chunks under way have `grace` seconds to finish; None takes the setting `drain_seconds`.
     """
-    request = _request(DRAIN, secret, uuid.uuid4().hex, starts=True)
+    parameters = {DRAIN: secret}
     if grace is not None:
-        request[GRACE] = {"string_param": str(grace)}
-    (answer,) = _ask(door, [request], timeout)
-    left = answer["sequences"]
-    _ask(door, [_request(RELEASE, secret, sequence_id) for sequence_id in left], timeout)
+        parameters[GRACE] = str(grace)
+    _request(endpoint, parameters, timeout)
 
 
-def _request(
-    operation: str, secret: str, sequence_id: int | str, *, starts: bool = False
-) -> dict[str, Any]:
-    kind = "int64_param" if isinstance(sequence_id, int) else "string_param"
-    return {
-        operation: {"string_param": secret},
-        "sequence_id": {kind: sequence_id},
-        "sequence_start": {"bool_param": starts},
-        "sequence_end": {"bool_param": True},
-        "triton_enable_empty_final_response": {"bool_param": True},
-    }
+def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
+    """Unload every model; whether all were unloaded within `timeout` seconds.
+
+    A server that stops waits for the END of every sequence of a loaded model, whether anybody
+    will send it or not; unloading a model drops its sequences, even if its process has died.
+    False at once where the server does not let models be unloaded (`--model-control-mode`).
+    """
+    deadline = time.monotonic() + timeout
+
+    def ask(path: str) -> Any:
+        host, _, port = http_address.rpartition(":")
+        left = max(0.1, deadline - time.monotonic())
+        # Closed after each request: a server that stops waits for open connections.
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), left)) as connection:
+            connection.request("POST", f"/v2/repository/{path}", "{}", {ADMIN_HEADER: admin_key})
+            response = connection.getresponse()
+            body = response.read()
+            if response.status != 200:
+                raise AdministrationError(f"{path}: {response.status} {body.decode()}")
+            return json.loads(body or "null")
+
+    with contextlib.suppress(AdministrationError, OSError, http.client.HTTPException):
+        for model in MODELS:
+            ask(f"models/{model.name}/unload")
+        while any(model.get("state") != "UNAVAILABLE" for model in ask("index")):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(UNLOAD_POLL_SECONDS)
+        return True
+    return False
 
 
 def prepare() -> None:
@@ -106,68 +128,60 @@ def prepare() -> None:
     import tritonclient.grpc  # noqa: F401
 
 
-def _ask(door: Door, requests: Iterable[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
-    """Send requests on one stream; the `info` of each answer."""
+def _request(endpoint: AdminEndpoint, parameters: dict[str, str], timeout: float) -> None:
+    """Send the orchestrator one request, a sequence of its own, and wait until it is complete."""
     prepare()
     import grpc  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-    def messages() -> Iterator[Any]:
-        for parameters in requests:
-            message = service_pb2.ModelInferRequest(model_name=protocol.ORCHESTRATOR.name)
-            for name, value in parameters.items():
-                message.parameters[name].CopyFrom(service_pb2.InferParameter(**value))
-            yield message
-
-    answers = []
+    message = service_pb2.ModelInferRequest(model_name=protocol.ORCHESTRATOR.name)
+    for name, value in (parameters | {"sequence_id": uuid.uuid4().hex}).items():
+        message.parameters[name].string_param = value
+    for name in ("sequence_start", "sequence_end", "triton_enable_empty_final_response"):
+        message.parameters[name].bool_param = True
     try:
-        with _channel(door, timeout) as channel:
+        with _channel(endpoint, timeout) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for response in stub.ModelStreamInfer(messages(), timeout=timeout):
+            for response in stub.ModelStreamInfer(iter([message]), timeout=timeout):
                 if response.error_message:
                     raise AdministrationError(response.error_message)
-                outputs = _texts(response.infer_response)
-                if outputs:
-                    answers.append(_info(outputs))
+                _check(_texts(response.infer_response))
     except grpc.RpcError as error:
         raise AdministrationError(f"{error.code().name}: {error.details()}") from None
-    return answers
 
 
-def _channel(door: Door, timeout: float) -> Any:
+def _channel(endpoint: AdminEndpoint, timeout: float) -> Any:
     """A channel that trusts the server's own certificate, whatever name and authority it has."""
     import grpc
 
-    # The list of sequences that are left may be long.
-    options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1)]
-    if door.certificate is None:
-        return grpc.insecure_channel(door.address, options)
+    options: list[tuple[str, Any]] = []
+    if endpoint.certificate is None:
+        return grpc.insecure_channel(endpoint.address, options)
     try:
-        context = ssl.create_default_context(cafile=str(door.certificate))
+        context = ssl.create_default_context(cafile=str(endpoint.certificate))
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = False
         context.set_alpn_protocols(["h2"])
-        host, _, port = door.address.rpartition(":")
+        host, _, port = endpoint.address.rpartition(":")
         with (
             socket.create_connection((host, int(port)), timeout) as plain,
             context.wrap_socket(plain) as encrypted,
         ):
-            shown: Any = encrypted.getpeercert()
-        names = [name for _, name in shown.get("subjectAltName", ())]
-        names += [value for ((key, value),) in shown["subject"] if key == "commonName"]
-        credentials = grpc.ssl_channel_credentials(door.certificate.read_bytes())
+            peer: Any = encrypted.getpeercert()
+        names = [name for _, name in peer.get("subjectAltName", ())]
+        names += [value for ((key, value),) in peer["subject"] if key == "commonName"]
+        credentials = grpc.ssl_channel_credentials(endpoint.certificate.read_bytes())
     except OSError as error:
-        raise AdministrationError(f"TLS with {door.certificate}: {error}") from None
+        raise AdministrationError(f"TLS with {endpoint.certificate}: {error}") from None
     options += [("grpc.ssl_target_name_override", name) for name in names[:1]]
-    return grpc.secure_channel(door.address, credentials, options)
+    return grpc.secure_channel(endpoint.address, credentials, options)
 
 
-def _info(outputs: dict[str, bytes]) -> dict[str, Any]:
-    status, message = outputs[protocol.STATUS.name], outputs[protocol.MESSAGE.name]
-    if message:
+def _check(outputs: dict[str, bytes]) -> None:
+    """Raise AdministrationError for an error response; the final response may have no outputs."""
+    if message := outputs.get(protocol.MESSAGE.name):
+        status = outputs[protocol.STATUS.name]
         raise AdministrationError(f"{status.decode()}: {message.decode()}")
-    told: dict[str, Any] = json.loads(outputs[protocol.INFO.name])
-    return told
 
 
 def _texts(response: Any) -> dict[str, bytes]:

@@ -22,21 +22,20 @@ from lingbot_triton.orchestrator.pipeline import Pipeline
 from lingbot_triton.orchestrator.requests import CLOSED, Answer
 from lingbot_triton.orchestrator.responses import refusal
 from lingbot_triton.orchestrator.service import Service
-from lingbot_triton.triton.administration import DRAIN, GRACE, PROBE, RELEASE
+from lingbot_triton.triton.administration import DRAIN, GRACE, PROBE
 from lingbot_triton.triton.bls import TritonStages
-from lingbot_triton.triton.codec import FLAG_END, decode_request, encode_answer
+from lingbot_triton.triton.codec import decode_request, encode_answer
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.lifeline import hold_on_to_server
 from lingbot_triton.triton.prometheus import TritonMetrics
 from lingbot_triton.triton.secret import forget_secret, server_secret
-from lingbot_triton.triton.sequences import OpenSequences
 from lingbot_triton.triton.tensors import log_to_triton, to_arrays, to_tensor, to_tensors
 from lingbot_triton.triton.threads import thread_pool
 
 log = logging.getLogger(__name__)
 SENDS_IN_FLIGHT = 6
 PICTURES_IN_FLIGHT = 2
-ADMINISTRATION = (DRAIN, PROBE, RELEASE)
+ADMINISTRATION = (DRAIN, PROBE)
 RETURN_DELAY_SECONDS = 0.002
 """The Python backend keeps for ever what it knows of an `execute` that returned before the
 backend noted it down; nothing but this session's next request waits for the return."""
@@ -70,7 +69,6 @@ class OrchestratorModel:
         )
         assert self._service.recovery is not None
         self._stages.on_death = self._service.recovery.died
-        self._sequences = OpenSequences()
 
     async def execute(self, requests: list[Any]) -> None:
         """Admit in order of arrival. Triton hands over a session's next request on return."""
@@ -86,7 +84,6 @@ class OrchestratorModel:
 
     def _take(self, request: Any, reply: TritonReply, now: float) -> None:
         session_id, flags = request.correlation_id(), request.flags()
-        self._sequences.note(session_id, bool(flags & FLAG_END), now)
         parameters = json.loads(request.parameters() or "{}")
         operation = next((name for name in ADMINISTRATION if name in parameters), None)
         if operation is not None:
@@ -117,8 +114,7 @@ class OrchestratorModel:
 
     async def _end_sessions(self, reply: TritonReply, grace: float) -> None:
         await self._service.shut_down(grace)
-        info = {"sequences": list(self._sequences)}
-        await reply.send(Answer(CLOSED, info=info), last=True)
+        await reply.send(Answer(CLOSED), last=True)
 
     async def _load_picture(self, image: bytes) -> Any:
         loop = asyncio.get_running_loop()

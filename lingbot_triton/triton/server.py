@@ -9,14 +9,11 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
-from typing import IO
 
 from lingbot_triton.protocol import ORCHESTRATOR
 from lingbot_triton.settings import Settings, SettingsError, threads_for
@@ -24,6 +21,7 @@ from lingbot_triton.triton import administration
 from lingbot_triton.triton.explain import explain, last_words
 from lingbot_triton.triton.installation import find_installation
 from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.server_output import ServerOutput
 from lingbot_triton.triton.system import (
     dying_with,
     free_ports,
@@ -38,16 +36,21 @@ log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
-LEAST_THREADS = 64
-"""Threads of the Python backend per model instance: bounds the calls it has in flight."""
+MIN_THREADS = 64
+"""Least threads of the Python backend per model instance: they bound its calls in flight."""
 
 METRICS_SECONDS = 10.0
-"""Time for the port of the metrics to open, once the server is ready."""
-TOLD_SECONDS = 15.0
-"""While models are loaded, this is said so often."""
+"""Time for the metrics' port to open once the server is ready."""
+PROGRESS_INTERVAL_SECONDS = 15.0
+"""Seconds between progress messages while models load."""
 
-DRAINING = 2 / 3
-"""Part of the time to stop in that sessions are given to end; Triton itself takes the rest."""
+DRAINED_AFTER = 2 / 3
+"""Share of the time to stop after which sessions have ended, or are no longer waited for."""
+UNLOADED_AFTER = 5 / 6
+"""Share of the time to stop after which the server is told to stop, whatever is still loaded."""
+
+EXIT_TIMEOUT = "Exit timeout expired"
+"""What tritonserver writes when it gives up waiting and exits without finalizing its models."""
 
 CLOSED_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
@@ -81,16 +84,23 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a stopped server had left behind, and `stop` then took away."""
+    """How a server stopped, and what it had left behind, which `stop` then removed.
+
+    The defaults are those of a graceful stop that left nothing.
+    """
 
     processes: tuple[int, ...] = ()
     regions: tuple[str, ...] = ()
+    exit_code: int = 0
+    """As `Popen.returncode`: negative where a signal ended the server."""
+    timed_out: bool = False
+    """Whether Triton's exit timeout ended before its models were finalized."""
 
 
 class ServerProcess:
     """One tritonserver and all its processes and shared memory; a context manager.
 
-    The server stops when the thread that started it ends, so that nobody's death leaves it alone.
+    The server stops when the thread that started it ends, so that it never outlives its parent.
     """
 
     def __init__(self, config: ServerConfig | None = None) -> None:
@@ -101,15 +111,13 @@ class ServerProcess:
         self.metrics = f"{config.host}:{config.metrics_port or next(ports)}"
         self.region_prefix = f"lingbot-{secrets.token_hex(6)}-"
         self.secret = secrets.token_hex(32)
-        """What the models know each other by, and who started them; see `secret.py`."""
+        """Proof that a request comes from one of the models, or from here; see `secret.py`."""
         self.admin_key = secrets.token_hex(16)
-        """Value of the header `lingbot-admin` that opens `CLOSED_PROTOCOLS`."""
-        self.door = administration.Door.of(self.grpc, config.arguments)
-        """Where the orchestrator is asked."""
-        self.echo = config.echo
-        self._tail: deque[str] = deque(maxlen=400)
+        """Value of the header ADMIN_HEADER that opens `CLOSED_PROTOCOLS`."""
+        self.admin = administration.AdminEndpoint.of(self.grpc, config.arguments)
+        """Where administrative requests to the orchestrator go."""
+        self._output = ServerOutput(config.log, config.echo)
         self._process: subprocess.Popen[str] | None = None
-        self._pump: Thread | None = None
 
     def __enter__(self) -> ServerProcess:
         try:
@@ -157,8 +165,7 @@ class ServerProcess:
             preexec_fn=dying_with(os.getpid()),
         )
         assert self._process.stdout is not None
-        self._pump = Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
-        self._pump.start()
+        self._output.read(self._process.stdout)
         administration.prepare()  # while the models load
 
     def _arguments(self) -> list[str]:
@@ -168,8 +175,8 @@ class ServerProcess:
             f"--exit-timeout-secs={self.config.exit_timeout_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
             f"--backend-config=python,thread-pool-size={self._threads}",
-            f"--http-restricted-api={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
-            f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:lingbot-admin={self.admin_key}",
+            f"--http-restricted-api={CLOSED_PROTOCOLS}:{administration.ADMIN_HEADER}={self.admin_key}",
+            f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:{administration.ADMIN_HEADER}={self.admin_key}",
         ]
         if self.config.reloads_workers:
             arguments += ["--model-control-mode=explicit", "--load-model=*"]
@@ -191,38 +198,26 @@ class ServerProcess:
     @property
     def _threads(self) -> int:
         """Enough that a worker which stopped keeps no session from the others."""
-        return max(LEAST_THREADS, threads_for(self.settings.max_sessions))
-
-    def _keep_output(self, output: IO[str]) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(output)
-            log = stack.enter_context(self.config.log.open("w")) if self.config.log else None
-            for line in output:
-                self._tail.append(line.rstrip("\n"))
-                if log:
-                    log.write(line)
-                    log.flush()
-                if self.echo:
-                    sys.stderr.write(line)
+        return max(MIN_THREADS, threads_for(self.settings.max_sessions))
 
     def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
 
         Triton opens the port of its metrics after it has called itself ready.
         """
-        started, told = time.monotonic(), 0.0
+        started, reported = time.monotonic(), 0.0
         while not self.is_ready():
             self.check_running()
             waited = time.monotonic() - started
             if waited > self.config.start_seconds:
-                words = last_words(self.output().splitlines())
+                words = last_words(self._output.lines())
                 raise ServerError(f"tritonserver is not ready after {waited:.0f} s; {words}")
-            if waited - told > TOLD_SECONDS:
-                told = waited
+            if waited - reported > PROGRESS_INTERVAL_SECONDS:
+                reported = waited
                 log.warning("the models are still being loaded, for %.0f s now", waited)
             time.sleep(0.05)
-        given = administration.values_of(self.config.arguments)
-        if given.get("--allow-metrics") in administration.OFF:
+        arguments = administration.values_of(self.config.arguments)
+        if arguments.get("--allow-metrics") in administration.OFF:
             return
         until = time.monotonic() + METRICS_SECONDS
         while not is_listening(self.metrics) and time.monotonic() < until:
@@ -232,9 +227,8 @@ class ServerProcess:
     def check_running(self) -> None:
         """Raise ServerError, with the server's reason, if it has stopped by itself."""
         if self._process is None or self._process.poll() is not None:
-            if self._pump:
-                self._pump.join(timeout=5)
-            raise ServerError(explain(self.output().splitlines()))
+            self._output.join()
+            raise ServerError(explain(self._output.lines()))
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""
@@ -250,7 +244,16 @@ class ServerProcess:
 
     def output(self) -> str:
         """The last lines that the server and its models have written."""
-        return "\n".join(self._tail)
+        return "\n".join(self._output.lines())
+
+    @contextlib.contextmanager
+    def echoing(self) -> Iterator[None]:
+        """Within the block, the server's output also goes to stderr."""
+        self._output.echo = True
+        try:
+            yield
+        finally:
+            self._output.echo = self.config.echo
 
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""
@@ -260,12 +263,21 @@ class ServerProcess:
         """Model names with the id of a living process of each."""
         return {name: pid for pid in self.processes() if (name := model_of(pid)) is not None}
 
-    def _drain(self, timeout: float, chunk_grace: float) -> None:
+    def _end_models(self, grace: float, chunk_grace: float) -> None:
+        """End all sessions, then all models, so that Triton has nothing to wait for."""
+        unloaded = time.monotonic() + grace * UNLOADED_AFTER
         if ORCHESTRATOR.name in self.model_processes():
             with contextlib.suppress(administration.AdministrationError):
-                administration.drain(self.door, self.secret, timeout, chunk_grace)
-        # Triton does not unload the orchestrator while clients have streams open, and waits.
-        hang_up(self.pid, int(self.grpc.rpartition(":")[2]))
+                administration.drain(self.admin, self.secret, grace * DRAINED_AFTER, chunk_grace)
+        # Triton does not unload the orchestrator while clients have streams open.
+        self._close_connections()
+        administration.unload_models(self.http, self.admin_key, unloaded - time.monotonic())
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        """Close every client's connection: Triton's services wait for them when they stop."""
+        for address in (self.grpc, self.http, self.metrics):
+            hang_up(self.pid, int(address.rpartition(":")[2]))
 
     def regions(self) -> list[Path]:
         """The shared-memory regions of the server's models."""
@@ -274,14 +286,14 @@ class ServerProcess:
     def stop(self, grace: float = 4.0, chunk_grace: float = 1.0) -> Leftovers:
         """Stop the server within `grace` seconds or soon after; take away what it left.
 
-        Its sessions are ended first, with `chunk_grace` seconds for the chunks under way: on
-        SIGTERM alone Triton would wait for every open sequence.
+        Its sessions and models are ended first, with `chunk_grace` seconds for the chunks under
+        way: on SIGTERM alone Triton would wait for every open sequence.
         """
         if self._process is None:
             return Leftovers()
         deadline = time.monotonic() + grace
         if self._process.poll() is None:
-            self._drain(grace * DRAINING, chunk_grace)
+            self._end_models(grace, chunk_grace)
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, deadline - time.monotonic()))
@@ -290,11 +302,10 @@ class ServerProcess:
         for pid in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._process.wait()
+        exit_code = self._process.wait()
         wait_until_gone(self.pid, seconds=5.0)
         regions = tuple(path.name for path in self.regions())
         for name in regions:
             (SHARED_MEMORY / name).unlink(missing_ok=True)
-        if self._pump:
-            self._pump.join(timeout=5)
-        return Leftovers(processes, regions)
+        self._output.join()
+        return Leftovers(processes, regions, exit_code, EXIT_TIMEOUT in self.output())

@@ -71,7 +71,7 @@ def watch(server: ServerProcess) -> NoReturn:
     """
     model = ORCHESTRATOR.name
     watched = model in server.model_processes()
-    with _warnings_shown(server), probing(server) as last_answer:
+    with server.echoing(), probing(server) as last_answer:
         while True:
             time.sleep(WATCH_SECONDS)
             server.check_running()
@@ -87,38 +87,28 @@ def watch(server: ServerProcess) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _warnings_shown(server: ServerProcess) -> Iterator[None]:
-    """While it serves, that is, and not while it stops."""
-    server.echo = True
-    try:
-        yield
-    finally:
-        server.echo = server.config.echo
-
-
-@contextlib.contextmanager
 def probing(server: ServerProcess) -> Iterator[Callable[[], float]]:
     """Asks the orchestrator for an answer again and again; gives the time of the last one.
 
     Behind mutual TLS nobody is asked. Behind TLS silence counts once there was an answer: a chain
     of certificates may be one that this process does not trust.
     """
-    door = server.door
+    endpoint = server.admin
     answered = time.monotonic()
-    heard = door.certificate is None and not door.mutual
+    heard = endpoint.certificate is None and not endpoint.mutual
     stop = Event()
 
     def ask() -> None:
         nonlocal answered, heard
         while not stop.wait(PROBE_SECONDS):
             try:
-                administration.probe(door, server.secret, timeout=SILENCE_SECONDS / 3)
+                administration.probe(endpoint, server.secret, timeout=SILENCE_SECONDS / 3)
             except administration.AdministrationError as error:
                 log.warning("the orchestrator does not answer: %s", error)
             else:
                 answered, heard = time.monotonic(), True
 
-    if not door.mutual:
+    if not endpoint.mutual:
         Thread(target=ask, name="probe", daemon=True).start()
     try:
         yield lambda: answered if heard else time.monotonic()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -111,6 +113,37 @@ def test_who_is_refused_by_workers_takes_no_place_from_sessions(server: ServerPr
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("killed", [None, "decode"])
+def test_sequences_that_nobody_ends_do_not_keep_a_server_from_stopping(
+    doomed_server: StartConfigured, killed: str | None
+) -> None:
+    """Neither at a worker, whether it lives or has died, nor at the orchestrator."""
+    server = doomed_server(environment=SIMULATED, exit_timeout_seconds=60)
+    with InferenceServerClient(server.grpc) as client:
+        for number in range(3):
+            for model in WORKERS:
+                sequence = {"sequence_id": f"x{number}", "sequence_start": True}
+                _call_worker(client, model, "guess", {"op": "open"}, **sequence)
+
+    async def refused() -> str:
+        async with WorldClient(server.grpc) as client:
+            (response,) = await client.request("x", start=True, image=b"bad", prompt="a")
+            return response.status
+
+    assert asyncio.run(refused()) == "BAD_REQUEST"
+    if killed is not None:
+        os.kill(server.model_processes()[killed], signal.SIGKILL)
+    # A client that keeps its HTTP connection open is not waited for either.
+    keeps_alive = http.client.HTTPConnection(server.http)
+    with contextlib.closing(keeps_alive):
+        keeps_alive.request("GET", "/v2/health/live")
+        keeps_alive.getresponse().read()
+        left = server.stop(grace=65.0)
+    assert (left.exit_code, left.timed_out, left.processes) == (0, False, ())
+    (waited,) = re.findall(r'"Timeout (\d+): Found 0 live models', server.output())
+    assert int(waited) > 50  # seconds that were left of the exit timeout
+
+
 def test_nobody_steers_or_ends_the_session_of_another(server: ServerProcess) -> None:
     """Triton itself ends a sequence for anybody; the client library goes on all the same."""
 
@@ -145,8 +178,8 @@ def test_only_who_started_the_server_may_end_all_sessions(server: ServerProcess)
         ):
             for ask in (administration.drain, administration.probe):
                 with pytest.raises(AdministrationError, match=r"BAD_REQUEST: .* server's secret"):
-                    await asyncio.to_thread(ask, server.door, "guess", 10.0)
-            await asyncio.to_thread(administration.probe, server.door, server.secret, 10.0)
+                    await asyncio.to_thread(ask, server.admin, "guess", 10.0)
+            await asyncio.to_thread(administration.probe, server.admin, server.secret, 10.0)
             await session.send("w")
             assert len((await session.next_chunk()).frames) == 9
 
@@ -167,7 +200,7 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
     told = str(asyncio.run(scenario()))
     with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
         told += page.read().decode()
-    administration.probe(server.door, server.secret, 60.0)
+    administration.probe(server.admin, server.secret, 60.0)
     server.stop()
     assert server.config.log is not None
     log = server.config.log.read_text()
@@ -285,7 +318,7 @@ def test_a_connection_may_be_encrypted(doomed_server: StartConfigured, tmp_path:
 
         await eventually(lambda: sessions(server) == 0)
         # Whoever started it reaches it behind its own certificate, and so it stops gracefully.
-        administration.probe(server.door, server.secret, 60.0)
+        administration.probe(server.admin, server.secret, 60.0)
         async with WorldClient(address, tls=TLS(root_certificates=certificate)) as client:
             session = client.open_session(picture(), PROMPT, **SMALL)
             await session.open()

@@ -134,9 +134,15 @@ def test_the_packages_of_the_image_are_those_of_the_server_extra(tmp_path: Path)
     printed = subprocess.run(
         [sys.executable, "-c", code[1]], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    names = {re.match(r"[\w-]+", line)[0] for line in printed}  # type: ignore[index]
-    locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().split()}
+    names = {_normalized(re.match(r"[\w-]+", line)[0]) for line in printed}  # type: ignore[index]
+    lock = (ROOT / "requirements.lock").read_text().split()
+    locked = {_normalized(line.partition("==")[0]) for line in lock}
     assert {"torch", "tritonclient", "safetensors"} <= names <= locked
+
+
+def _normalized(package: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def test_sageattention_is_built_for_the_named_gpus(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +99,7 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, clock: Clock) -
         server.wait_ready()
     assert 40 < clock.now < 41
     assert server.processes() == [server.pid]
-    assert server.stop(grace=60) == Leftovers()
+    assert server.stop(grace=60) == Leftovers(exit_code=-signal.SIGTERM)
     assert server.processes() == []
 
 
@@ -175,6 +176,14 @@ def test_stopping_kills_what_does_not_stop_by_itself(tmp_path: Path) -> None:
     assert time.monotonic() - started < 4
     assert set(left.processes) == set(members)
     assert server.processes() == []
+
+
+def test_a_server_that_gave_up_waiting_did_not_stop_gracefully(tmp_path: Path) -> None:
+    words = "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
+    server = _server(tmp_path, f"trap 'echo {words}; exit 1' TERM; echo up; while :; do :; done")
+    server.start()
+    _wait_for("up", server)
+    assert server.stop(grace=60) == Leftovers(exit_code=1, timed_out=True)
 
 
 def test_stopping_kills_the_orphans_of_a_server_that_is_gone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from lingbot_triton.triton import supervisor
-from lingbot_triton.triton.administration import AdministrationError, Door
+from lingbot_triton.triton.administration import AdminEndpoint, AdministrationError
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from lingbot_triton.triton.supervisor import RESTART_DELAYS, SILENCE_SECONDS, STABLE_SECONDS
 
@@ -95,9 +95,14 @@ class Watched:
 
     def __init__(self, *arguments: str) -> None:
         self.config = ServerConfig(arguments=arguments)
-        self.secret, self.echo = "secret", False
-        self.door = Door.of("127.0.0.1:1", arguments)
+        self.secret, self.echoes = "secret", False
+        self.admin = AdminEndpoint.of("127.0.0.1:1", arguments)
         self.models = {"orchestrator": 1}
+
+    @contextmanager
+    def echoing(self) -> Iterator[None]:
+        self.echoes = True
+        yield
 
     def model_processes(self) -> dict[str, int]:
         return self.models
@@ -152,7 +157,7 @@ def test_probes_go_on_until_the_end_and_never_behind_mutual_tls(
 ) -> None:
     asked: list[str] = []
 
-    def probe(door: Door, secret: str, timeout: float) -> None:
+    def probe(endpoint: AdminEndpoint, secret: str, timeout: float) -> None:
         asked.append(secret)
         if len(asked) == 1:
             raise AdministrationError("busy")
@@ -177,8 +182,8 @@ def test_behind_tls_silence_counts_once_there_was_an_answer(
 ) -> None:
     answers = iter([False, False, True, False])
 
-    def probe(door: Door, secret: str, timeout: float) -> None:
-        assert door.certificate is not None
+    def probe(endpoint: AdminEndpoint, secret: str, timeout: float) -> None:
+        assert endpoint.certificate is not None
         if not next(answers, False):
             raise AdministrationError("not trusted")
 
@@ -205,8 +210,9 @@ def test_behind_tls_silence_counts_once_there_was_an_answer(
         (("--grpc-use-ssl-mutual=true", "--grpc-use-ssl=true"), None, True),
     ],
 )
-def test_the_door_is_read_from_tritons_arguments(
+def test_the_admin_endpoint_follows_tritons_arguments(
     arguments: tuple[str, ...], certificate: str | None, mutual: bool
 ) -> None:
     expected = Path(certificate) if certificate else None
-    assert Door.of("127.0.0.1:1", arguments) == Door("127.0.0.1:1", expected, mutual)
+    endpoint = AdminEndpoint.of("127.0.0.1:1", arguments)
+    assert endpoint == AdminEndpoint("127.0.0.1:1", expected, mutual)

@@ -1,0 +1,50 @@
+"""Keeps what a server's processes write: its last lines, a log file, and stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+KEPT_LINES = 400
+JOIN_SECONDS = 5.0
+
+
+class ServerOutput:
+    """Reads a server's output in a thread, so that the server never waits for its reader."""
+
+    def __init__(self, log: Path | None = None, echo: bool = False) -> None:
+        self.echo = echo
+        """Whether lines also go to stderr; may be changed at any time."""
+        self._log = log
+        self._tail: deque[str] = deque(maxlen=KEPT_LINES)
+        self._reader: Thread | None = None
+
+    def read(self, stream: IO[str]) -> None:
+        """Read the stream to its end, in the background, and close it."""
+        self._reader = Thread(target=self._read, args=(stream,), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(stream)
+            log = stack.enter_context(self._log.open("w")) if self._log else None
+            for line in stream:
+                self._tail.append(line.rstrip("\n"))
+                if log:
+                    log.write(line)
+                    log.flush()
+                if self.echo:
+                    sys.stderr.write(line)
+
+    def join(self) -> None:
+        """Wait until everything is read that was written, a few seconds at most."""
+        if self._reader:
+            self._reader.join(JOIN_SECONDS)
+
+    def lines(self) -> list[str]:
+        """The last lines that were read."""
+        return list(self._tail)
