@@ -166,7 +166,7 @@ def test_sageattention_is_built_for_the_named_gpus(
 
 
 def test_compose_sets_only_settings_that_there_are() -> None:
-    known = {PREFIX + name.upper() for name in Settings.__dataclass_fields__}
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
     assert set(COMPOSE["services"]["world"]["environment"]) <= known
 
 
