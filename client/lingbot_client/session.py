@@ -100,10 +100,10 @@ class WorldSession:
         """Send the next control, `keys` or `poses`, and return its index.
 
         `keys` are any of w a s d (move) and i j k l (turn), none to stand still; `poses` are
-        camera-to-world matrices
-        [n, 4, 4], one for each of the chunk's `ready["chunk_latent_frames"]`. Waits until the
-        session is open and the server has room. Raises SessionOver, what ended the session, or
-        ValueError for poses of another shape.
+        camera-to-world matrices [n, 4, 4], one for each latent frame of a chunk, of which
+        `ready["chunk_latent_frames"]` says the number. Waits until the session is open and the
+        server has room. Raises SessionOver, what ended the session, or ValueError for poses of
+        another shape.
         """
         control = protocol.control(keys, poses)
         await self._opened.wait()
