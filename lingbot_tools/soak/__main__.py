@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from lingbot_tools.bench.commands import finish, one_line_errors, progress
-from lingbot_tools.soak.phases import Phase, endless, play_endless, play_short, short
-from lingbot_tools.soak.verdict import bars, memory
+from lingbot_tools.soak.phases import Phase, endless, play, short
+from lingbot_tools.soak.verdict import bars, draw, memory
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
-AREA = 64 * 96
 PROFILE = "seed-4xh100"
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -37,8 +37,6 @@ def main(
     with one_line_errors():
         run(phases, simulated)
     if plot is not None:
-        from lingbot_tools.soak.plot import draw  # matplotlib takes a second to import
-
         draw(plot, phases)
     finish(
         "soak",
@@ -65,8 +63,7 @@ def run(phases: list[Phase], simulated: bool) -> None:
         ServerProcess(ServerConfig(environment=environment)) as server,
     ):
         for phase in phases:
-            play = play_endless if phase.unit == "chunk" else play_short
-            asyncio.run(play(phase, server, AREA, lambda phase=phase: tick(phase.name)))  # type: ignore[misc]
+            asyncio.run(play(phase, server, partial(tick, phase.name)))
             server.check_running()
 
 

@@ -1,24 +1,65 @@
-"""What is played: one session without end, or one short session after another."""
+"""What is played, one endless session or many short ones, and what the processes use meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from lingbot_client import Chunk, WorldClient
+import psutil
+from lingbot_client import WorldClient
 from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
-from lingbot_tools.soak.usage import Sample
 from lingbot_triton.triton.server import ServerProcess
 
 KEYS = ("w", "wl", "", "sa", "ij")
+AREA = 64 * 96
 WINDOW_FRAMES = 6
 SAMPLES = 200
 CHUNKS_OF_A_SHORT_SESSION = 2
 SESSIONS_AT_A_TIME = 2
 SETTLE_SECONDS = 0.05
 """What a closed session is given before its process sizes are read."""
+
+SERVER, CLIENT = "tritonserver", "client"
+
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One process."""
+
+    rss_kb: int
+    threads: int
+    files: int
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        process = psutil.Process(pid)
+        return cls(process.memory_info().rss // 1024, process.num_threads(), process.num_fds())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Everything after so many chunks, or sessions."""
+
+    done: int
+    processes: dict[str, Usage]
+    """By model, or `tritonserver`, or `client` for the process that plays."""
+    shared_kb: int
+    """Shared memory of the server, as far as it is in use at all."""
+
+    @classmethod
+    def take(cls, server: ServerProcess, done: int) -> Sample:
+        names = {pid: model for model, pid in server.model_processes().items()}
+        names |= {server.pid: SERVER, os.getpid(): CLIENT}
+        pids = (*server.processes(), os.getpid())
+        processes = {names.get(pid, f"process-{pid}"): Usage.of(pid) for pid in pids}
+        blocks = sum(path.stat().st_blocks for path in server.regions())
+        return cls(done, processes, blocks // 2)
 
 
 @dataclass
@@ -34,14 +75,9 @@ class Phase:
     latencies: list[float] = field(default_factory=list)
     """Seconds from acceptance to last frames of the chunks, in the order in which they came."""
 
-    def due(self) -> Iterator[bool]:
-        """For every chunk or session, whether a sample is to be taken after it."""
-        step = max(1, self.count // SAMPLES)
-        return (done % step == 0 for done in range(1, self.count + 1))
-
-    def note(self, chunk: Chunk) -> None:
-        if chunk.last_frame_ms is not None:
-            self.latencies.append(chunk.last_frame_ms / 1000)
+    def due(self, done: int) -> bool:
+        """Whether a sample is to be taken after so many chunks, or sessions."""
+        return done % max(1, self.count // SAMPLES) == 0
 
 
 def endless(chunks: int) -> Phase:
@@ -52,53 +88,61 @@ def short(sessions: int) -> Phase:
     return Phase("short sessions", "session", sessions, slope_kb=10.0)
 
 
-Tick = Callable[[], None]
+async def play(phase: Phase, server: ServerProcess, tick: Tick) -> None:
+    """Play the phase; `tick` is called after every chunk, or session."""
+    # Encoded once: large blocks that come and go would hide what a session leaves here.
+    picture = encode_picture(default_picture())
+    async with WorldClient(server.grpc) as client:
+        if phase.unit == "chunk":
+            await _play_endless(phase, server, client, picture, tick)
+        else:
+            await _play_short(phase, server, client, picture, tick)
 
 
-async def play_endless(phase: Phase, server: ServerProcess, area: int, tick: Tick) -> None:
-    """Play one session in a window of keys and values, chunk after chunk."""
-    async with (
-        WorldClient(server.grpc) as client,
-        client.open_session(
-            default_picture(), DEFAULT_PROMPT, max_area=area, kv_window_frames=WINDOW_FRAMES
-        ) as session,
-    ):
-        for index, due in enumerate(phase.due()):
-            await session.send(KEYS[index % len(KEYS)])
-            phase.note(await session.next_chunk())
-            if due:
-                phase.samples.append(Sample.take(server, index + 1))
+async def _play_endless(
+    phase: Phase, server: ServerProcess, client: WorldClient, picture: bytes, tick: Tick
+) -> None:
+    """One session in a window of keys and values, chunk after chunk."""
+
+    def after(done: int) -> None:
+        if phase.due(done):
+            phase.samples.append(Sample.take(server, done))
+        tick()
+
+    options = {"kv_window_frames": WINDOW_FRAMES}
+    await _session(phase, client, picture, phase.count, options, after)
+
+
+async def _play_short(
+    phase: Phase, server: ServerProcess, client: WorldClient, picture: bytes, tick: Tick
+) -> None:
+    """Sessions that open, play and close, a few at a time."""
+    chunks = CHUNKS_OF_A_SHORT_SESSION
+    options = {"chunk_count": chunks}
+    for done in range(0, phase.count, SESSIONS_AT_A_TIME):
+        group = range(done + 1, min(done + SESSIONS_AT_A_TIME, phase.count) + 1)
+        sessions = (_session(phase, client, picture, chunks, options) for _ in group)
+        await asyncio.gather(*sessions)
+        if any(phase.due(number) for number in group):
+            await asyncio.sleep(SETTLE_SECONDS)
+            phase.samples.append(Sample.take(server, group[-1]))
+        for _ in group:
             tick()
 
 
-async def play_short(phase: Phase, server: ServerProcess, area: int, tick: Tick) -> None:
-    """Open, play and close sessions, a few at a time."""
-    # Once for all: large blocks that come and go would hide what a session leaves here.
-    picture = encode_picture(default_picture())
-    async with WorldClient(server.grpc) as client:
-        done = 0
-        for due in _groups(phase):
-            count = len(due)
-            await asyncio.gather(*(_play_one(phase, client, picture, area) for _ in range(count)))
-            done += count
-            if any(due):
-                await asyncio.sleep(SETTLE_SECONDS)
-                phase.samples.append(Sample.take(server, done))
-            for _ in range(count):
-                tick()
-
-
-def _groups(phase: Phase) -> Iterator[list[bool]]:
-    due = list(phase.due())
-    for first in range(0, len(due), SESSIONS_AT_A_TIME):
-        yield due[first : first + SESSIONS_AT_A_TIME]
-
-
-async def _play_one(phase: Phase, client: WorldClient, picture: bytes, area: int) -> None:
-    count = CHUNKS_OF_A_SHORT_SESSION
-    async with client.open_session(
-        picture, DEFAULT_PROMPT, max_area=area, chunk_count=count
-    ) as session:
-        for keys in KEYS[:count]:
-            await session.send(keys)
-            phase.note(await session.next_chunk())
+async def _session(
+    phase: Phase,
+    client: WorldClient,
+    picture: bytes,
+    chunks: int,
+    options: dict[str, Any],
+    after: Callable[[int], None] = lambda done: None,
+) -> None:
+    opening = {"max_area": AREA, **options}
+    async with client.open_session(picture, DEFAULT_PROMPT, **opening) as session:
+        for index in range(chunks):
+            await session.send(KEYS[index % len(KEYS)])
+            chunk = await session.next_chunk()
+            if chunk.last_frame_ms is not None:
+                phase.latencies.append(chunk.last_frame_ms / 1000)
+            after(index + 1)

@@ -1,15 +1,15 @@
-"""Whether anything grew, by lines fitted to what was seen after the warm-up."""
+"""Whether anything grew, by lines fitted to what was seen after the warm-up; and its picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from lingbot_tools.bench.bars import Bar
-from lingbot_tools.soak.phases import Phase
-from lingbot_tools.soak.usage import Sample
+from lingbot_tools.soak.phases import Phase, Sample
 
 WARM_UP = 0.25
 """Share of a phase in which pools and caches may still fill."""
@@ -57,7 +57,7 @@ def memory(phase: Phase) -> list[Growth]:
     return rows
 
 
-def more(phase: Phase, attribute: str) -> int:
+def increase(phase: Phase, attribute: str) -> int:
     """How many threads or files all processes together have more at the end than after warm-up."""
     counts: list[int] = [
         sum(getattr(usage, attribute) for usage in sample.processes.values())
@@ -85,8 +85,35 @@ def bars(phase: Phase) -> list[Bar]:
         Bar(f"{phase.name}: {growth.what}", growth.slope, phase.slope_kb, unit=unit)
         for growth in memory(phase)
     ]
-    for attribute, text in (("threads", "more threads"), ("files", "more open files")):
-        result.append(Bar(f"{phase.name}: {text}", float(more(phase, attribute)), 0.0))
+    for attribute, what in (("threads", "more threads"), ("files", "more open files")):
+        result.append(Bar(f"{phase.name}: {what}", float(increase(phase, attribute)), 0.0))
     note = "fast chunks of the last tenth over those of the first"
     result.append(Bar(f"{phase.name}: slowdown", slowdown(phase), SLOWER, note=note))
     return result
+
+
+def draw(path: Path, phases: Sequence[Phase]) -> None:
+    """Memory relative to its size after the warm-up, and latency, a column for each phase."""
+    from matplotlib.figure import Figure  # takes a second to import
+
+    figure = Figure(figsize=(7 * len(phases), 7), layout="constrained")
+    axes = figure.subplots(2, len(phases), squeeze=False)
+    for phase, (memory, latency) in zip(phases, axes.T, strict=True):
+        done = [sample.done for sample in phase.samples]
+        first = settled(phase)[0]
+        curves = {
+            name: [sample.processes[name].rss_kb for sample in phase.samples]
+            for name in phase.samples[-1].processes
+        }
+        curves["shared memory"] = [sample.shared_kb for sample in phase.samples]
+        for name, values in curves.items():
+            base = values[phase.samples.index(first)]
+            label = f"{name} ({base / 1024:.0f} MB)"
+            memory.plot(done, [(value - base) / 1024 for value in values], label=label)
+        memory.axvspan(0, WARM_UP * phase.count, alpha=0.1)
+        memory.set(title=phase.name, xlabel=f"{phase.unit}s", ylabel="MB above the warm-up's end")
+        memory.legend(fontsize=8)
+        latency.plot([1000 * seconds for seconds in phase.latencies], linewidth=0.5)
+        latency.set(xlabel="chunks", ylabel="ms from acceptance to last frames")
+        latency.set_ylim(bottom=0)
+    figure.savefig(path, dpi=110)

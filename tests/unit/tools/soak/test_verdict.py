@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lingbot_tools.soak.phases import Phase, endless, short
-from lingbot_tools.soak.plot import draw
-from lingbot_tools.soak.usage import Sample, Usage
-from lingbot_tools.soak.verdict import bars, memory, more, settled, slope, slowdown
+from lingbot_tools.soak.phases import Phase, Sample, Usage, endless, short
+from lingbot_tools.soak.verdict import bars, draw, increase, memory, settled, slope, slowdown
 
 MB = 1024
 
@@ -25,7 +23,7 @@ def played(
     latency: Callable[[int], float] = lambda chunk: 0.1,
     phase: Phase | None = None,
 ) -> Phase:
-    """A phase in which one process behaved as told."""
+    """A phase in which one process behaved like that."""
     phase = phase or endless(1000)
     for done in range(10, phase.count + 1, 10):
         usage = {"denoise": Usage(int(rss(done)), threads(done), 9)}
@@ -79,7 +77,7 @@ def test_shared_memory_is_watched() -> None:
 
 def test_one_thread_more_is_found_and_a_passing_one_is_not() -> None:
     growing = played(threads=lambda done: 20 + (done > 600))
-    assert (more(growing, "threads"), more(growing, "files")) == (1, 0)
+    assert (increase(growing, "threads"), increase(growing, "files")) == (1, 0)
     assert missed(growing) == ["one endless session: more threads"]
     assert missed(played(threads=lambda done: 20 + (done == 500))) == []
 
@@ -107,14 +105,14 @@ def test_the_warm_up_is_a_quarter() -> None:
 
 
 def test_samples_are_due_evenly() -> None:
-    assert sum(endless(2000).due()) == 200
-    assert [done for done, due in enumerate(short(7).due(), 1) if due] == [1, 2, 3, 4, 5, 6, 7]
+    assert sum(endless(2000).due(done) for done in range(1, 2001)) == 200
+    assert all(short(7).due(done) for done in range(1, 8))
 
 
 GROWING = """
 import os
 from dataclasses import asdict
-from lingbot_tools.soak.usage import Usage
+from lingbot_tools.soak.phases import Usage
 before = Usage.of(os.getpid())
 block = bytearray(b"x" * (64 * 1024 * 1024))
 with open(os.devnull):
