@@ -126,8 +126,8 @@ def inspect(
         found.network = asdict(config)
         found.cache_frames = options.cache_latent_frames(CHUNK)
         found.kv_bytes_per_frame = frame_bytes(config, geometry, itemsize)
-        found.session_bytes = session_bytes(config, options, geometry, itemsize)
-        found.chunk_bytes = chunk_bytes(config, geometry, itemsize)
+        found.session_bytes = session_bytes(config, found.cache_frames, geometry, itemsize)
+        found.chunk_bytes = chunk_bytes(config, CHUNK, geometry, itemsize)
         if gpu_bytes:
             _fit(found)
     return found

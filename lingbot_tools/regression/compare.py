@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from lingbot_tools.regression.expectations import CHUNK, Expectations, Variant
 from lingbot_tools.regression.play import Played
 from lingbot_tools.regression.report import Report
-from lingbot_triton.world.schedule import STEP_INDICES, Noise
+from lingbot_triton.presets import FAST
+from lingbot_triton.world.schedule import Noise
 
 
 def compare_session(
@@ -40,10 +41,12 @@ def compare_session(
             report.compare_frames(label, value, tensor)
         elif value is not None:
             report.compare(label, kind, value, tensor)
-        elif flow and int(flow[1]) < len(played.flows) and int(flow[2]) < len(STEP_INDICES):
+        elif flow and int(flow[1]) < len(played.flows) and int(flow[2]) < len(FAST.step_indices):
             report.compare(label, "flow", played.flows[int(flow[1])][int(flow[2])], tensor)
         elif name == "noise_0":
-            noise = Noise(variant.options.seed).draw((channels, CHUNK, *size), torch.device("cpu"))
+            noise = Noise(variant.options.seed, len(FAST.step_indices)).draw(
+                (channels, CHUNK, *size), torch.device("cpu")
+            )
             report.compare(label, "noise", noise[0].numpy(), tensor)
         elif name == "frames_float":
             levels = np.clip((tensor.transpose(1, 2, 3, 0) + 1) * 127.5, 0, 255)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from lingbot_tools.regression.expectations import Expectations, Tensors
+from lingbot_tools.regression.expectations import CHUNK, Expectations, Tensors
 from lingbot_tools.regression.report import Report
-from lingbot_triton.world.camera import (
-    Camera,
-    Poses,
-    control,
-    pixel_intrinsics,
-    rays,
-    relative_poses,
-)
+from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
+from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.trajectory import at_latent_rate
 
 RECORDED_SIZE = (832, 480)
@@ -30,8 +24,10 @@ def compare_controls(report: Report, expectations: Expectations, kind: str) -> N
         report.not_compared.append("control.safetensors")
         return
     options, geometry = expectations.options, expectations.geometry
-    directions = rays(pixel_intrinsics(options, geometry), geometry, _CPU)
-    camera = Camera()
+    directions = rays(
+        pixel_intrinsics(options.intrinsics, options.intrinsics_size, geometry), geometry, _CPU
+    )
+    camera = Camera(CHUNK)
     before: Poses | None = None
     known = RECORDED & set(tensors)
     for index, keys in enumerate(expectations.keys):
@@ -60,7 +56,9 @@ def _compare_recorded(
         intrinsics=(fx, fy, cx, cy), intrinsics_size=RECORDED_SIZE
     )
     geometry = expectations.geometry
-    directions = rays(pixel_intrinsics(options, geometry), geometry, _CPU)
+    directions = rays(
+        pixel_intrinsics(options.intrinsics, options.intrinsics_size, geometry), geometry, _CPU
+    )
     relative = relative_poses(at_latent_rate(tensors["offline_poses"]), None, 1.0)
     mine = control(kind, relative, directions)[None].numpy()
     report.compare("control.offline_control", "control", mine, tensors["offline_control"])

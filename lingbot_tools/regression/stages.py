@@ -13,12 +13,13 @@ from lingbot_tools.regression.controls import compare_controls
 from lingbot_tools.regression.expectations import CHUNK, ExpectationError, Expectations
 from lingbot_tools.regression.play import conditions_of, play
 from lingbot_tools.regression.report import Report
+from lingbot_triton.presets import FAST
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
-from lingbot_triton.world.schedule import STEP_INDICES, Schedule
+from lingbot_triton.world.schedule import Schedule
 
 
 @dataclass
@@ -99,8 +100,8 @@ def _compare_schedule(report: Report, expectations: Expectations) -> None:
         report.not_compared.append("schedule.json")
         return
     for shift, expected in schedules.items():
-        mine = Schedule.shifted(float(shift))
-        values = {"indices": STEP_INDICES, "timesteps": mine.timesteps, "sigmas": mine.sigmas}
+        mine = Schedule.shifted(float(shift), FAST.step_indices)
+        values = {"indices": FAST.step_indices, "timesteps": mine.timesteps, "sigmas": mine.sigmas}
         for name, value in values.items():
             label = f"schedule.{shift}.{name}"
             report.compare(label, "schedule", np.array(value), np.array(expected[name]))

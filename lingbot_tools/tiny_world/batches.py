@@ -15,7 +15,8 @@ from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.walk import follow
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.world.camera import control, pixel_intrinsics, rays, relative_poses
+from lingbot_triton.world.camera import pixel_intrinsics, relative_poses
+from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.text import TextEncoder
@@ -52,7 +53,7 @@ class Batches:
         self.batch = batch
         self.seed = seed
         self.options = SessionOptions()
-        self.directions = rays(pixel_intrinsics(self.options, GEOMETRY), GEOMETRY, _CPU)
+        self.directions = rays(pixel_intrinsics(None, None, GEOMETRY), GEOMETRY, _CPU)
         self.contexts = _contexts(films, text_root)
 
     def draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:

@@ -18,6 +18,7 @@ from lingbot_tools.tiny_world.forward import (
 )
 from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.loop import Losses
+from lingbot_triton.presets import FAST
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import Schedule
@@ -75,7 +76,7 @@ class DiTTrainee:
         self.weights = channel_weights.view(-1, 1, 1, 1)
         self.seed = seed
         self.optimisers = optimisers(network, config)
-        self.schedule = Schedule.shifted(SHIFT)
+        self.schedule = Schedule.shifted(SHIFT, FAST.step_indices)
 
     def losses(self, step: int) -> Losses:
         """Squared errors of the clean latents as each chunk sees them from one of the levels."""

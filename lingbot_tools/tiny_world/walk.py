@@ -8,7 +8,8 @@ import numpy as np
 
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.world.camera import Camera, Poses
+from lingbot_triton.world.camera import Camera, CameraMotion, Poses
+from lingbot_triton.world.family import WORLD_FAST
 
 HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
 """Keys that walks hold, and how often, of 100."""
@@ -27,8 +28,8 @@ class FilmedCamera(Camera):
 
     filmed: list[Poses] = field(default_factory=lambda: [np.eye(4)])
 
-    def _move(self, keys: str, options: SessionOptions) -> None:
-        super()._move(keys, options)
+    def _move(self, keys: str, motion: CameraMotion) -> None:
+        super()._move(keys, motion)
         self.filmed.append(self.pose.copy())
 
 
@@ -44,7 +45,7 @@ class Walk:
 def follow(keys: tuple[str, ...], options: SessionOptions | None = None) -> Walk:
     """The walk that holds `keys[i]` for chunk i."""
     options = options or SessionOptions()
-    camera = FilmedCamera()
+    camera = FilmedCamera(WORLD_FAST.chunk_latent_frames)
     latent = [camera.follow_keys(held, options) for held in keys]
     return Walk(keys, np.stack(camera.filmed), np.concatenate(latent))
 

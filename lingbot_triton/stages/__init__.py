@@ -10,8 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lingbot_triton.world.family import ModelFamily
+
 Arrays = dict[str, np.ndarray[Any, Any]]
 Parameters = Mapping[str, str | int | bool]
+
+
+def chunk_latent_frames(parameters: Parameters, family: ModelFamily) -> int:
+    """Latent frames of a session's chunks, as `open` is told, or else the family's."""
+    return int(parameters.get("chunk_latent_frames", family.chunk_latent_frames))
 
 
 class SessionStage(Protocol):

@@ -11,14 +11,12 @@ from torch.nn import functional
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays, Parameters, warmup
+from lingbot_triton.stages import Arrays, Parameters, chunk_latent_frames, warmup
 from lingbot_triton.stages.compute import Compute, to_device
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
-from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.family import WORLD_FAST, ModelFamily, find_family
 from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.vae import Encoder, Memory
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 _MASK_CHANNELS = 4
 
@@ -28,6 +26,7 @@ class ConditionState:
     """One session's encoder."""
 
     geometry: Geometry
+    chunk_latent_frames: int
     memory: Memory
     picture: torch.Tensor
     """[3, H, W] in [-1, 1]."""
@@ -46,9 +45,16 @@ class ConditionState:
 class ConditionStage:
     """VAE encoder; implements `stages.SessionStage`."""
 
-    def __init__(self, encoder: Encoder, device: torch.device, cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        device: torch.device,
+        cache_bytes: int = 0,
+        family: ModelFamily = WORLD_FAST,
+    ) -> None:
         self.encoder = encoder
         self.device = device
+        self.family = family
         self.cache = ConditionCache(cache_bytes)
 
     @classmethod
@@ -56,13 +62,16 @@ class ConditionStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
         compute = Compute.prepare(settings)
         encoder = Encoder.load(compute.companions, compute.device, compute.vae_dtype)
+        family = find_family(compute.root)
         if warmup.needed(settings):
-            warmup.warm_encoder(encoder, settings.default_area)
-        return cls(encoder, compute.device, settings.condition_cache_bytes)
+            warmup.warm_encoder(encoder, settings.default_area, family.chunk_latent_frames)
+        return cls(encoder, compute.device, settings.condition_cache_bytes, family)
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> ConditionState:
         """From `picture`, uint8 [h, w, 3], and `height` and `width` of the session's frames.
+
+        `chunk_latent_frames` defaults to the family's.
 
         With the option `reuse_steady_condition` off, each condition is really encoded.
         """
@@ -76,22 +85,25 @@ class ConditionStage:
         scaled = pixels.permute(2, 0, 1).float().div_(255).sub_(0.5).div_(0.5)
         size = (geometry.height, geometry.width)
         fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]
-        state = self.open_scaled(fitted)
+        state = self.open_scaled(fitted, chunk_latent_frames(parameters, self.family))
         options = SessionOptions.parse(str(parameters.get("options", "{}")))
         state.settles = options.reuse_steady_condition
         if state.settles:
-            state.key = condition_key(picture, geometry)
+            state.key = condition_key(picture, geometry, state.chunk_latent_frames)
         return state
 
     @torch.inference_mode()
-    def open_scaled(self, picture: torch.Tensor) -> ConditionState:
-        """The same from a picture [3, H, W] in [-1, 1] that has the frames' size already."""
+    def open_scaled(self, picture: torch.Tensor, chunk_frames: int = 0) -> ConditionState:
+        """The same from a picture [3, H, W] in [-1, 1] that has the frames' size already, for
+        chunks of `chunk_frames` latent frames, 0 for the family's.
+        """
         geometry = Geometry(picture.shape[1], picture.shape[2])
-        return ConditionState(geometry, self.encoder.open(), picture.to(self.device))
+        frames = chunk_frames or self.family.chunk_latent_frames
+        return ConditionState(geometry, frames, self.encoder.open(), picture.to(self.device))
 
     @torch.inference_mode()
     def step(self, state: ConditionState, arrays: Arrays, parameters: Parameters) -> Arrays:
-        """The next chunk's `condition`, float32 [20, 3, h, w], and `steady`, bool [1].
+        """The next chunk's `condition`, float32 [20, n, h, w], and `steady`, bool [1].
 
         `steady` says that every later condition equals this one; further steps still answer, with
         the very same arrays.
@@ -114,7 +126,7 @@ class ConditionStage:
 
     def _encode(self, state: ConditionState) -> Arrays:
         """Outputs of the next chunk that this session's encoder has not seen."""
-        latents = [self._next_latent(state) for _ in range(CHUNK)]
+        latents = [self._next_latent(state) for _ in range(state.chunk_latent_frames)]
         fixed = state.memory.fixed
         steady = fixed is not None and all(latent is fixed for latent in latents)
         latent = torch.cat(latents, dim=1)

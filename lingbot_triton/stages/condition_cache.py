@@ -13,10 +13,10 @@ from lingbot_triton.stages import Arrays
 from lingbot_triton.world.geometry import Geometry
 
 
-def condition_key(picture: NDArray[np.uint8], geometry: Geometry) -> bytes:
-    """The same for equal pictures [h, w, 3] that are fitted to equal frames."""
+def condition_key(picture: NDArray[np.uint8], geometry: Geometry, chunk_frames: int) -> bytes:
+    """The same for equal pictures [h, w, 3], fitted to equal frames, in chunks of equal length."""
     digest = hashlib.sha256(np.ascontiguousarray(picture).data)
-    digest.update(repr((picture.shape, geometry.height, geometry.width)).encode())
+    digest.update(repr((picture.shape, geometry.height, geometry.width, chunk_frames)).encode())
     return digest.digest()
 
 

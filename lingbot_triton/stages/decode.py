@@ -8,6 +8,7 @@ import torch
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
 from lingbot_triton.stages.compute import Compute, to_device
+from lingbot_triton.world.family import find_family
 from lingbot_triton.world.vae import Decoder, Memory, to_uint8
 
 
@@ -25,7 +26,8 @@ class DecodeStage:
         decoder = Decoder.load(compute.companions, compute.device, compute.vae_dtype)
         stage = cls(decoder, compute.device)
         if warmup.needed(settings):
-            warmup.warm_decode(stage, settings.default_area)
+            frames = find_family(compute.root).chunk_latent_frames
+            warmup.warm_decode(stage, settings.default_area, frames)
         return stage
 
     @torch.inference_mode()

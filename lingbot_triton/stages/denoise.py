@@ -12,27 +12,19 @@ from lingbot_triton.errors import BadRequest, SessionLimit
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages import Arrays, Parameters, warmup
+from lingbot_triton.stages import Arrays, Parameters, chunk_latent_frames, warmup
 from lingbot_triton.stages.budget import Besides, MemoryBudget, besides_of, measure, ran_out
 from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
-from lingbot_triton.world.camera import (
-    Camera,
-    Poses,
-    control,
-    pixel_intrinsics,
-    rays,
-    relative_poses,
-)
+from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
+from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.dit import Modulation, WorldTransformer
-from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.family import WORLD_FAST, ModelFamily, find_family
 from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 from lingbot_triton.world.loading import load_transformer
 from lingbot_triton.world.memory import chunk_bytes, session_bytes
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass
@@ -49,7 +41,7 @@ class DenoiseState:
     directions: torch.Tensor
     stream: Noise
     sample: torch.Tensor
-    """Network input [36, 3, h, w]: 16 channels that are denoised, then the condition."""
+    """Network input [36, n, h, w]: 16 channels that are denoised, then the condition."""
     noise: list[torch.Tensor] = field(default_factory=list)
     last_pose: Poses | None = None
     chunk_index: int = 0
@@ -68,6 +60,7 @@ class DenoiseStage:
         preset: Preset = FAST,
         budget_bytes: int = 0,
         besides: Besides | None = None,
+        family: ModelFamily = WORLD_FAST,
     ) -> None:
         """Sessions take at most `budget_bytes` together; 0 measures what the device has left."""
         self.network = network
@@ -76,6 +69,7 @@ class DenoiseStage:
         self.measures = not budget_bytes
         self.budget = MemoryBudget(budget_bytes or measure(device))
         self.besides = besides
+        self.family = family
 
     @classmethod
     def load(cls, settings: Settings) -> DenoiseStage:
@@ -92,9 +86,18 @@ class DenoiseStage:
         )
         preset = find_preset(settings.preset)
         budget = settings.kv_budget_bytes
-        stage = cls(network, compute.device, preset, budget, besides_of(compute, budget))
+        stage = cls(
+            network,
+            compute.device,
+            preset,
+            budget,
+            besides_of(compute, budget),
+            find_family(compute.root),
+        )
         if warmup.needed(settings):
-            warmup.warm_denoise(stage, network.config.text_dim, settings.session_defaults)
+            warmup.warm_denoise(
+                stage, network.config.text_dim, settings.session_defaults, stage.family
+            )
         return stage
 
     @property
@@ -112,24 +115,28 @@ class DenoiseStage:
             "device": device_name(self.device),
         }
 
-    def kv_bytes(self, options: SessionOptions, geometry: Geometry) -> int:
-        """Bytes that `open` allocates for such a session, and that it keeps until it is closed.
+    def kv_bytes(self, options: SessionOptions, geometry: Geometry, chunk_frames: int = 0) -> int:
+        """Bytes that `open` allocates for such a session, and that it keeps until it is closed;
+        its chunks have `chunk_frames` latent frames, 0 for the family's.
 
         From a chunk's control to its commit it holds `world.memory.chunk_bytes` more.
         """
-        return session_bytes(self.network.config, options, geometry, self.network.dtype.itemsize)
+        frames = options.cache_latent_frames(chunk_frames or self.family.chunk_latent_frames)
+        return session_bytes(self.network.config, frames, geometry, self.network.dtype.itemsize)
 
     @torch.inference_mode()
     def open(self, arrays: Arrays, parameters: Parameters) -> DenoiseState:
-        """From `context`, float32 [tokens, text_dim], and `options` (JSON), `height`, `width`.
+        """From `context`, float32 [tokens, text_dim], and `options` (JSON), `height`, `width`,
+        and `chunk_latent_frames`, which defaults to the family's.
 
         Raises SessionLimit, and keeps nothing, where there is no memory for the session.
         """
         options = SessionOptions.parse(str(parameters["options"]))
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         itemsize = self.network.dtype.itemsize
-        needed = self.kv_bytes(options, geometry)
-        needed += chunk_bytes(self.network.config, geometry, itemsize)
+        frames = chunk_latent_frames(parameters, self.family)
+        needed = self.kv_bytes(options, geometry, frames)
+        needed += chunk_bytes(self.network.config, frames, geometry, itemsize)
         if self.besides is not None:
             needed += self.besides(geometry.height, geometry.width)
         if self.measures and not self.budget.taken:
@@ -137,7 +144,7 @@ class DenoiseStage:
             self.budget.limit = measure(self.device)
         self.budget.take(needed)
         try:
-            state = self._open(arrays, options, geometry)
+            state = self._open(arrays, options, geometry, frames)
         except BaseException as error:
             self.budget.give_back(needed)
             if ran_out(error):
@@ -150,7 +157,9 @@ class DenoiseStage:
         state.reserved = needed
         return state
 
-    def _open(self, arrays: Arrays, options: SessionOptions, geometry: Geometry) -> DenoiseState:
+    def _open(
+        self, arrays: Arrays, options: SessionOptions, geometry: Geometry, chunk_frames: int
+    ) -> DenoiseState:
         config = self.network.config
         context = to_device(arrays["context"], self.device)
         if (
@@ -163,7 +172,7 @@ class DenoiseStage:
                 f"{config.text_dim}]"
             )
         height, width = geometry.latent
-        grid = (CHUNK, height // PATCH, width // PATCH)
+        grid = (chunk_frames, height // PATCH, width // PATCH)
         schedule = Schedule.shifted(options.shift, self.preset.step_indices)
         state = DenoiseState(
             options=options,
@@ -173,22 +182,28 @@ class DenoiseStage:
                 timestep: self.network.modulation(timestep)
                 for timestep in (*schedule.timesteps, COMMIT_TIMESTEP)
             },
-            caches=self.network.open(context, self._allocate(options, geometry), grid),
-            camera=Camera(),
-            directions=rays(pixel_intrinsics(options, geometry), geometry, self.device),
+            caches=self.network.open(
+                context, self._allocate(options, geometry, chunk_frames), grid
+            ),
+            camera=Camera(chunk_frames),
+            directions=rays(
+                pixel_intrinsics(options.intrinsics, options.intrinsics_size, geometry),
+                geometry,
+                self.device,
+            ),
             stream=Noise(options.seed, len(schedule.timesteps)),
-            sample=torch.zeros(config.in_dim, CHUNK, height, width, device=self.device),
+            sample=torch.zeros(config.in_dim, chunk_frames, height, width, device=self.device),
         )
         self._draw(state)
         return state
 
     @torch.inference_mode()
     def step(self, state: DenoiseState, arrays: Arrays, parameters: Parameters) -> Arrays:
-        """Denoise chunk `chunk_index` under `poses` [3, 4, 4], or else under the held `keys`.
+        """Denoise chunk `chunk_index` under `poses` [n, 4, 4], or else under the held `keys`.
 
-        Needs `condition`, float32 [20, 3, h, w]. Returns `latent`, float32 [16, 3, h, w],
+        Needs `condition`, float32 [20, n, h, w]. Returns `latent`, float32 [16, n, h, w],
         `step_ms`, float32 [steps], and, asked to `record`, the network's `flows`
-        [steps, 16, 3, h, w].
+        [steps, 16, n, h, w].
         Raises BadRequest, before anything has changed, for a control that cannot be followed, and
         RuntimeError for a chunk out of turn.
         """
@@ -259,11 +274,11 @@ class DenoiseStage:
         state.modulations.clear()
         state.noise.clear()
 
-    def _allocate(self, options: SessionOptions, geometry: Geometry) -> KVCache:
+    def _allocate(self, options: SessionOptions, geometry: Geometry, chunk_frames: int) -> KVCache:
         config = self.network.config
         return KVCache(
             layers=config.num_layers,
-            frames=options.cache_latent_frames(CHUNK),
+            frames=options.cache_latent_frames(chunk_frames),
             tokens_per_frame=geometry.tokens_per_frame,
             heads=config.num_heads,
             head_dim=config.head_dim,

@@ -19,10 +19,8 @@ from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
 from lingbot_triton.stages.budget import ran_out
 from lingbot_triton.stages.compute import find_device
-from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.family import ModelFamily
 from lingbot_triton.world.geometry import Geometry
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 if TYPE_CHECKING:  # a worker imports its own libraries only
     from lingbot_triton.world.vae import Encoder
@@ -52,14 +50,16 @@ def geometries(area: int) -> tuple[Geometry, Geometry]:
     return usual, other
 
 
-def chunks_to_play(options: SessionOptions) -> int:
+def chunks_to_play(options: SessionOptions, chunk_frames: int) -> int:
     """Chunks until every later one is like the last: the cache is full, and has wrapped."""
     if not options.endless:
         return options.chunk_count
-    return -(-options.cache_latent_frames(CHUNK) // CHUNK) + 1
+    return -(-options.cache_latent_frames(chunk_frames) // chunk_frames) + 1
 
 
-def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) -> None:
+def warm_denoise(
+    stage: SessionStage, text_dim: int, options: SessionOptions, family: ModelFamily
+) -> None:
     """Whole sessions: of the usual size until the window is full, of another one for a chunk.
 
     Where there is no memory for that, one with the smallest window is played, which computes with
@@ -67,11 +67,12 @@ def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) ->
     """
     started = time.monotonic()
     usual, other = geometries(options.max_area)
-    least = options.replace(kv_window_frames=2 * CHUNK, kv_sink_frames=0)
+    frames = family.chunk_latent_frames
+    least = options.replace(kv_window_frames=2 * frames, kv_sink_frames=0)
     for played in (options, least):
         try:
-            _play_denoise(stage, text_dim, played, usual, chunks_to_play(played))
-            _play_denoise(stage, text_dim, played, other, 1)
+            _play_denoise(stage, text_dim, played, usual, chunks_to_play(played, frames), frames)
+            _play_denoise(stage, text_dim, played, other, 1, frames)
         except Exception as error:
             if not (isinstance(error, SessionLimit) or ran_out(error)):
                 raise
@@ -82,11 +83,17 @@ def warm_denoise(stage: SessionStage, text_dim: int, options: SessionOptions) ->
 
 
 def _play_denoise(
-    stage: SessionStage, text_dim: int, options: SessionOptions, geometry: Geometry, chunks: int
+    stage: SessionStage,
+    text_dim: int,
+    options: SessionOptions,
+    geometry: Geometry,
+    chunks: int,
+    chunk_frames: int,
 ) -> None:
     size: dict[str, Any] = {"height": geometry.height, "width": geometry.width}
+    size["chunk_latent_frames"] = chunk_frames
     context = np.zeros((_CONTEXT_TOKENS, text_dim), np.float32)
-    inputs: Arrays = {"condition": np.zeros((20, CHUNK, *geometry.latent), np.float32)}
+    inputs: Arrays = {"condition": np.zeros((20, chunk_frames, *geometry.latent), np.float32)}
     state = stage.open({"context": context}, {"options": options.to_json(), **size})
     try:
         for chunk in range(chunks):
@@ -98,20 +105,20 @@ def _play_denoise(
 
 
 @torch.inference_mode()
-def warm_encoder(encoder: Encoder, area: int) -> None:
+def warm_encoder(encoder: Encoder, area: int, chunk_frames: int) -> None:
     """A picture and the black frames after it."""
     geometry = geometries(area)[0]
     height, width = geometry.height, geometry.width
     memory = encoder.open()
     encoder.first(memory, encoder.mean.new_zeros(3, height, width))
-    for _ in range(_VAE_CHUNKS * CHUNK - 1):
+    for _ in range(_VAE_CHUNKS * chunk_frames - 1):
         encoder.black(memory, height, width)
 
 
-def warm_decode(stage: SessionStage, area: int) -> None:
+def warm_decode(stage: SessionStage, area: int, chunk_frames: int) -> None:
     """Latent frames one at a time, as they are decoded."""
     geometry = geometries(area)[0]
     state = stage.open({}, {})
-    for _ in range(_VAE_CHUNKS * CHUNK):
+    for _ in range(_VAE_CHUNKS * chunk_frames):
         stage.step(state, {"latent": np.zeros((16, 1, *geometry.latent), np.float32)}, {})
     stage.close(state)

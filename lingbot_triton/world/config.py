@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lingbot_triton.world.camera import CONTROL_CHANNELS
+from lingbot_triton.world.control import CONTROL_CHANNELS
 from lingbot_triton.world.errors import CheckpointError
 
 _CONTROL_CELL = 64

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.config import TransformerConfig
-from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import Geometry
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 def frame_bytes(config: TransformerConfig, geometry: Geometry, itemsize: int) -> int:
@@ -21,13 +17,17 @@ def prompt_bytes(config: TransformerConfig, itemsize: int) -> int:
 
 
 def session_bytes(
-    config: TransformerConfig, options: SessionOptions, geometry: Geometry, itemsize: int
+    config: TransformerConfig, cache_frames: int, geometry: Geometry, itemsize: int
 ) -> int:
-    """What a session holds for as long as it is open: its frames' and its prompt's cache."""
-    frames = options.cache_latent_frames(CHUNK) * frame_bytes(config, geometry, itemsize)
+    """What a session holds for as long as it is open: the cache of `cache_frames` latent
+    frames and the prompt's.
+    """
+    frames = cache_frames * frame_bytes(config, geometry, itemsize)
     return frames + prompt_bytes(config, itemsize)
 
 
-def chunk_bytes(config: TransformerConfig, geometry: Geometry, itemsize: int) -> int:
+def chunk_bytes(
+    config: TransformerConfig, chunk_frames: int, geometry: Geometry, itemsize: int
+) -> int:
     """What a session holds besides from a chunk's control to its commit: scales and shifts."""
-    return CHUNK * frame_bytes(config, geometry, itemsize)
+    return chunk_frames * frame_bytes(config, geometry, itemsize)

@@ -8,11 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lingbot_triton.presets import FAST
-
-STEP_INDICES = FAST.step_indices
-"""The steps of the 1000-step schedule that the distilled network was made for."""
-
 COMMIT_TIMESTEP = 0
 """The timestep at which a clean latent's keys and values are written."""
 
@@ -39,8 +34,11 @@ class Schedule:
     """The levels to which noise is added before each step."""
 
     @classmethod
-    def shifted(cls, shift: float, indices: tuple[int, ...] = STEP_INDICES) -> Schedule:
-        """Source: the flow-matching UniPC scheduler at 1000 steps, whose sigmas are float32."""
+    def shifted(cls, shift: float, indices: tuple[int, ...]) -> Schedule:
+        """The steps with these `indices` of 1000.
+
+        Source: the flow-matching UniPC scheduler at 1000 steps, whose sigmas are float32.
+        """
         highest = float(np.float32(1 - 1 / _TRAINING_STEPS))
         even = np.linspace(highest, 0, _TRAINING_STEPS + 1)[:-1]
         levels = shift * even / (1 + (shift - 1) * even)
@@ -73,7 +71,7 @@ def renoise(x0: torch.Tensor, noise: torch.Tensor, sigma: float) -> torch.Tensor
 class Noise:
     """The two random streams of a session, drawn on the CPU so that every device agrees."""
 
-    def __init__(self, seed: int, steps: int = len(STEP_INDICES)) -> None:
+    def __init__(self, seed: int, steps: int) -> None:
         self._steps = steps
         self._start = torch.Generator().manual_seed(seed)
         self._between = torch.Generator().manual_seed((seed ^ _RENOISE_SALT) & 0x7FFFFFFFFFFFFFFF)

@@ -28,7 +28,7 @@ SIZE = {"height": 16, "width": 32}
 
 def needed(stage: DenoiseStage, **options: int) -> int:
     geometry = Geometry(16, 32)
-    extra = chunk_bytes(stage.network.config, geometry, stage.network.dtype.itemsize)
+    extra = chunk_bytes(stage.network.config, 3, geometry, stage.network.dtype.itemsize)
     return stage.kv_bytes(SessionOptions(**options), geometry) + extra
 
 

@@ -24,13 +24,14 @@ def outputs(number: int, size: int = 10) -> Arrays:
 def test_pictures_and_sizes_have_keys_of_their_own() -> None:
     picture = np.zeros((4, 6, 3), np.uint8)
     keys = {
-        condition_key(picture, Geometry(32, 48)),
-        condition_key(picture, Geometry(48, 32)),
-        condition_key(picture.reshape(6, 4, 3), Geometry(32, 48)),
-        condition_key(picture + 1, Geometry(32, 48)),
+        condition_key(picture, Geometry(32, 48), 3),
+        condition_key(picture, Geometry(48, 32), 3),
+        condition_key(picture.reshape(6, 4, 3), Geometry(32, 48), 3),
+        condition_key(picture + 1, Geometry(32, 48), 3),
+        condition_key(picture, Geometry(32, 48), 4),
     }
-    assert len(keys) == 4
-    assert condition_key(picture.copy(), Geometry(32, 48)) in keys
+    assert len(keys) == 5
+    assert condition_key(picture.copy(), Geometry(32, 48), 3) in keys
 
 
 def test_the_least_recently_used_picture_goes_first() -> None:

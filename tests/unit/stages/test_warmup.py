@@ -49,7 +49,7 @@ def test_a_session_is_played_until_nothing_new_happens(denoise_stage, options, c
 
     options = options.replace(max_area=SMALL)
     before = denoise_stage.budget.taken
-    warmup.warm_denoise(Watched(), 64, options)
+    warmup.warm_denoise(Watched(), 64, options, WORLD_FAST)
     assert denoise_stage.budget.taken == before
     usual, other = warmup.geometries(SMALL)
     assert [geometry for geometry, *_ in played] == [usual] * chunks + [other]
@@ -61,7 +61,7 @@ def test_without_memory_for_it_the_warm_up_is_cut_short(caplog):
         def open(self, arrays, parameters):
             raise SessionLimit("the session needs 9 MiB")
 
-    warmup.warm_denoise(Full(), 64, SessionOptions(max_area=SMALL))
+    warmup.warm_denoise(Full(), 64, SessionOptions(max_area=SMALL), WORLD_FAST)
     assert "cut short: the session needs 9 MiB" in caplog.text
 
 
@@ -78,7 +78,7 @@ def test_where_the_whole_session_does_not_fit_the_smallest_window_is_warmed(deno
             opened.append(options.cache_latent_frames(CHUNK))
             return denoise_stage.open(arrays, parameters)
 
-    warmup.warm_denoise(Small(), 64, SessionOptions(max_area=SMALL))
+    warmup.warm_denoise(Small(), 64, SessionOptions(max_area=SMALL), WORLD_FAST)
     assert opened == [6, 6]  # of two sizes
     assert "cut short: the session needs 29 GiB" in caplog.text
 
@@ -89,7 +89,7 @@ def test_what_fails_in_a_warm_up_fails_the_load():
             raise RuntimeError("no kernel image is available")
 
     with pytest.raises(RuntimeError, match="no kernel image"):
-        warmup.warm_denoise(Broken(), 64, SessionOptions(max_area=SMALL))
+        warmup.warm_denoise(Broken(), 64, SessionOptions(max_area=SMALL), WORLD_FAST)
 
 
 @pytest.mark.usefixtures("nothing_compiled")

@@ -88,8 +88,7 @@ def test_memory_scales_with_the_dtype():
 def test_full_size_sessions():
     """1.19 GiB a latent frame of 480x832, in bfloat16."""
     assert frame_bytes(FULL, Geometry(480, 832), 2) == 1560 * 819_200
-    window = SessionOptions(kv_window_frames=15, kv_sink_frames=3)
-    frames = session_bytes(FULL, window, Geometry(464, 832), 2) / frame_bytes(
+    frames = session_bytes(FULL, 15, Geometry(464, 832), 2) / frame_bytes(
         FULL, Geometry(464, 832), 2
     )
     assert frames == pytest.approx(15 + 512 / 1508)

@@ -38,7 +38,9 @@ def random(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def open_session(network: WorldTransformer, frames: int, sink: int, rolling: bool):
+def open_session(
+    network: WorldTransformer, frames: int, sink: int, rolling: bool, chunk_frames: int = LATENT[0]
+):
     cache = KVCache(
         layers=CONFIG.num_layers,
         frames=frames,
@@ -50,31 +52,34 @@ def open_session(network: WorldTransformer, frames: int, sink: int, rolling: boo
         rolling=rolling,
         sink_frames=sink,
     )
-    return network.open(random(5, CONFIG.text_dim, seed=2), cache, GRID)
+    return network.open(random(5, CONFIG.text_dim, seed=2), cache, (chunk_frames, *GRID[1:]))
 
 
 @torch.inference_mode()
-def largest_differences(window: int, sink: int, rolling: bool, chunks: int) -> list[float]:
+def largest_differences(
+    window: int, sink: int, rolling: bool, chunks: int, chunk_frames: int = LATENT[0]
+) -> list[float]:
     """Relative to the largest value of the plain flow, over all passes of some chunks."""
     network = random_network()
-    caches = open_session(network, window, sink, rolling)
+    latent = (chunk_frames, *LATENT[1:])
+    caches = open_session(network, window, sink, rolling, chunk_frames)
     weights = dict(network.named_parameters())
     plain = ReferenceSession(weights, CONFIG, random(5, CONFIG.text_dim, seed=2), window, sink)
     modulations = {timestep: network.modulation(timestep) for timestep in (999, 825, 0)}
     found = []
     for chunk in range(chunks):
-        control = random(CONFIG.control_width // 4, *LATENT, seed=10 + chunk)
+        control = random(CONFIG.control_width // 4, *latent, seed=10 + chunk)
         network.begin_chunk(caches)
         network.read_control(caches, control)
         for step, timestep in enumerate((999, 825)):
-            sample = random(CONFIG.in_dim, *LATENT, seed=100 * chunk + step)
+            sample = random(CONFIG.in_dim, *latent, seed=100 * chunk + step)
             flow = network(sample, modulations[timestep], caches)
             expected = plain.forward(sample, timestep, control)
             found.append(float((flow - expected).abs().max() / expected.abs().max()))
-        clean = random(CONFIG.in_dim, *LATENT, seed=100 * chunk + 50)
+        clean = random(CONFIG.in_dim, *latent, seed=100 * chunk + 50)
         network.commit(clean, modulations[0], caches)
         plain.forward(clean, 0, control)
-        plain.commit(LATENT[0])
+        plain.commit(chunk_frames)
         kept = torch.cat([keys for keys, _ in plain.kept[-1]])
         mine = caches.frames.ordered_keys(CONFIG.num_layers - 1)
         assert kept.shape == mine.shape
@@ -88,6 +93,13 @@ def largest_differences(window: int, sink: int, rolling: bool, chunks: int) -> l
 )
 def test_agrees_with_the_plain_network(window, sink, rolling, chunks):
     assert max(largest_differences(window, sink, rolling, chunks)) < 1e-6
+
+
+@pytest.mark.parametrize("chunk_frames", [1, 2, 4])
+@pytest.mark.parametrize("rolling", [False, True])
+def test_agrees_with_the_plain_network_in_chunks_of_another_length(chunk_frames, rolling):
+    window = 6 if rolling else 3 * chunk_frames
+    assert max(largest_differences(window, 1, rolling, 3, chunk_frames)) < 1e-6
 
 
 @torch.inference_mode()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lingbot_triton.presets import FAST
 from lingbot_triton.world.schedule import Noise, Schedule, clean, renoise
 
 CPU = torch.device("cpu")
@@ -13,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("shift", [0.5, 1.0, 3.0, 5.0, 10.0, 40.0])
 def test_levels_fall_and_belong_to_their_timesteps(shift):
-    schedule = Schedule.shifted(shift)
+    schedule = Schedule.shifted(shift, FAST.step_indices)
     for levels in (schedule.sigmas, schedule.clean_sigmas, schedule.renoise_sigmas):
         assert list(levels) == sorted(levels, reverse=True)
         assert tuple(int(level * 1000) for level in levels) == schedule.timesteps
@@ -23,7 +24,7 @@ def test_levels_are_the_first_and_second_step_of_a_shared_timestep():
     levels = 10 * np.linspace(0.999, 0, 1001)[:-1]
     levels /= 1 + 0.9 * levels
     same = levels[(levels * 1000).astype(int) == 947]
-    schedule = Schedule.shifted(10.0)
+    schedule = Schedule.shifted(10.0, FAST.step_indices)
     assert len(same) == 5
     assert schedule.clean_sigmas[2] == pytest.approx(same[0], abs=1e-7)
     assert schedule.renoise_sigmas[2] == pytest.approx(same[1], abs=1e-7)
@@ -40,7 +41,7 @@ def test_renoise_undoes_clean_at_one_level():
 
 
 def test_noise_repeats_by_seed_and_goes_on_from_chunk_to_chunk():
-    one, same, other = (Noise(seed) for seed in (3, 3, 4))
+    one, same, other = (Noise(seed, 4) for seed in (3, 3, 4))
     chunks = [one.draw((2, 3), CPU) for _ in range(2)]
     for chunk in chunks:
         assert len(chunk) == 4
@@ -52,4 +53,4 @@ def test_noise_repeats_by_seed_and_goes_on_from_chunk_to_chunk():
 
 def test_any_seed_is_accepted():
     for seed in (0, 2**63 - 1):
-        assert len(Noise(seed).draw((1,), CPU)) == 4
+        assert len(Noise(seed, 4).draw((1,), CPU)) == 4

@@ -13,7 +13,7 @@ from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 def test_a_walk_is_what_the_service_integrates_at_both_rates() -> None:
     keys = ("w", "wl", "", "ai")
     walk = follow(keys)
-    camera, options = Camera(), SessionOptions()
+    camera, options = Camera(3), SessionOptions()
     expected = np.concatenate([camera.follow_keys(held, options) for held in keys])
     assert (walk.latent == expected).all()
     assert len(walk.video) == 9 + 12 * 3
