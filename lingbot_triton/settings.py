@@ -141,7 +141,7 @@ class Settings(Schema):
         ),
     ] = 300.0
     drain_seconds: Annotated[
-        float, Field(ge=0, description="for running chunks when the server is told to stop")
+        float, Field(ge=0, description="that running chunks have to finish when the server stops")
     ] = 2.0
     max_picture_bytes: Annotated[Positive, Field(description="of a picture's file")] = 16 * 2**20
     max_picture_pixels: Annotated[Positive, Field(description="of a picture")] = 40_000_000
