@@ -11,11 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from lingbot_tools.bench.commands import one_line_errors
 from lingbot_tools.chaos.run import Outcome, Plan, run
-from lingbot_triton.triton.installation import InstallationError
-from lingbot_triton.triton.server import ServerError
-
-INTERRUPTED = 130
 
 
 @click.command(context_settings={"show_default": True})
@@ -40,14 +37,8 @@ def main(
     click.echo(f"seed {seed}")
     plan = Plan(seed, minutes * 60, players, max_sessions, scale, kill_every)
     console = Console(stderr=True)
-    try:
-        with console.status("starting the server") as status:
-            outcome = run(plan, lambda tally: status.update(count(tally)), log)
-    except (ServerError, InstallationError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        click.echo("interrupted; the server is stopped", err=True)
-        sys.exit(INTERRUPTED)
+    with one_line_errors(), console.status("starting the server") as status:
+        outcome = run(plan, lambda tally: status.update(count(tally)), log)
     Console().print(table(outcome.tally))
     report(seed, outcome)
 
@@ -58,8 +49,8 @@ def count(tally: Counter[str]) -> str:
 
 
 def table(tally: Counter[str]) -> Table:
-    """Answers are in capitals, what clients did is not."""
-    result = Table(title="what happened", title_justify="left")
+    """Responses are in capitals, what clients did is not."""
+    result = Table(title="what happened, on simulated stages", title_justify="left")
     result.add_column("what")
     result.add_column("times", justify="right")
     for what, number in sorted(tally.items(), key=lambda item: (item[0].islower(), item[0])):

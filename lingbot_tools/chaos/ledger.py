@@ -1,4 +1,4 @@
-"""What one opening of a session was sent and answered, and whether that is what was promised."""
+"""What one opening of a session was sent and what came back, and whether that is what was promised."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lingbot_triton.simulated.marks import Mark, read_mark
 FRAMES, READY, CLOSED = protocol.FRAMES_PART, protocol.READY, protocol.CLOSED
 
 DROPPED, NO_SEQUENCE, LEFT = "DROPPED", "NO_SEQUENCE", "LEFT"
-"""What stands for an answer where the orchestrator gave none: the scheduler dropped the request,
+"""What stands for a response where the orchestrator sent none: the scheduler dropped the request,
 it refused the request since it knows no such sequence, or the client itself did not wait."""
 
 UNANSWERED = "UNANSWERED"
 FAILURES = ("SESSION_FAILED", "STAGE_FAILED", "STAGE_TIMEOUT", "NO_SESSION", NO_SEQUENCE)
-"""What a session may be answered with, from some request on, after a worker died."""
+"""Statuses that a session may get, from some request on, after a worker died."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,16 @@ class Part:
     received_at: float
 
     @classmethod
-    def of(cls, answer: Response) -> Part:
-        info, marks = answer.info, tuple(read_mark(frame) for frame in answer.frames)
+    def of(cls, response: Response) -> Part:
+        info = response.info
+        marks = tuple(read_mark(frame) for frame in response.frames)
         return cls(
-            answer.chunk_index,
-            answer.frame_index,
+            response.chunk_index,
+            response.frame_index,
             int(info["part"]),
             int(info["parts"]),
             marks,
-            answer.received_at,
+            response.received_at,
         )
 
 
@@ -62,7 +63,7 @@ class Sent:
     foreign: bool = False
     """Whether it carried another token than the session's."""
     unanswered_before: int = 0
-    """Controls of the session that had no answer yet when this request left."""
+    """Controls of the session that had no response yet when this request left."""
     at: float = field(default_factory=time.monotonic)
     statuses: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
@@ -72,17 +73,17 @@ class Sent:
 
     @property
     def waiting(self) -> bool:
-        """Whether its control has no answer yet."""
+        """Whether its control has no response yet."""
         return not any(status != READY for status in self.statuses)
 
-    def take(self, answer: Response) -> None:
-        self.statuses.append(answer.status)
-        if answer.status == FRAMES:
-            self.parts.append(Part.of(answer))
-        elif answer.status == CLOSED:
-            self.summary = answer.info
-        elif answer.status != READY:
-            self.message = answer.message
+    def take(self, response: Response) -> None:
+        self.statuses.append(response.status)
+        if response.status == FRAMES:
+            self.parts.append(Part.of(response))
+        elif response.status == CLOSED:
+            self.summary = response.info
+        elif response.status != READY:
+            self.message = response.message
 
     def take_error(self, error: WorldError) -> None:
         kinds = ((NoSession, NO_SEQUENCE), (Cancelled, DROPPED), (Disconnected, LEFT))
@@ -93,8 +94,8 @@ class Sent:
     def __str__(self) -> str:
         flags = "".join(f" {name}" for name in ("start", "end", "foreign") if getattr(self, name))
         index = "" if self.index is None else f" chunk {self.index}"
-        answers = " ".join(self.statuses) + ("" if self.done else f" {UNANSWERED}")
-        return f"{self.what}{index}{flags} -> {answers.strip()} {self.message}".rstrip()
+        statuses = " ".join(self.statuses) + ("" if self.done else f" {UNANSWERED}")
+        return f"{self.what}{index}{flags} -> {statuses.strip()} {self.message}".rstrip()
 
 
 @dataclass
@@ -121,11 +122,11 @@ class Ledger:
 
     @property
     def refused(self) -> bool:
-        """Whether the opening was answered, and not with READY."""
+        """Whether the opening got a response, and it was not READY."""
         return self.sent[0].done and READY not in self.sent[0].statuses
 
     def longest_silence(self) -> float:
-        """Seconds before a request in which nothing was admitted: refusals keep nobody awake."""
+        """Seconds before a request in which nothing was admitted: a refused one keeps no session alive."""
         active = [self.sent[0].at, *(part.received_at for part in self._arrived())]
         return max(sent.at - max(at for at in active if at <= sent.at) for sent in self.sent)
 
@@ -140,15 +141,15 @@ class Ledger:
 
     def violations(self) -> Iterator[str]:
         """Every broken promise, as a sentence."""
-        yield from self._answers()
+        yield from self._responses()
         yield from self._frames()
 
-    def _answers(self) -> Iterator[str]:
+    def _responses(self) -> Iterator[str]:
         """Replays the cursor over the requests, in the order of their arrival at the server."""
         cursor, failed, closed = 0, False, False
         for sent in self.sent:
             if not sent.done:
-                yield f"no final answer: {sent}"
+                yield f"no final response: {sent}"
                 continue
             expected = self._expected(sent, cursor, closed)
             head = next((status for status in sent.statuses if status != READY), READY)
@@ -157,7 +158,7 @@ class Ledger:
             if sent.parts and ((failed and not tolerated) or sent.foreign or not sent.good):
                 yield f"frames where there can be none: {sent}"
             if not (head in expected or tolerated or (failed and head != FRAMES)):
-                yield f"the answer should be {' or '.join(expected)}: {sent}"
+                yield f"the response should be {' or '.join(expected)}: {sent}"
             if head == FRAMES and not tolerated:
                 yield from self._whole(sent)
                 cursor += 1
@@ -201,11 +202,11 @@ class Ledger:
             yield f"END was not answered with CLOSED: {sent}"
             return
         frames = sum(len(part.marks) for part in self._arrived())
-        told = (sent.summary["reason"], sent.summary["chunks"], sent.summary["frames"])
-        if told[0] == "failed" and self.tolerated.issuperset(FAILURES):
+        summary = (sent.summary["reason"], sent.summary["chunks"], sent.summary["frames"])
+        if summary[0] == "failed" and self.tolerated.issuperset(FAILURES):
             return
-        if told != ("end", chunks, frames):
-            yield f"the summary says {told}, here came {(chunks, frames)}: {sent}"
+        if summary != ("end", chunks, frames):
+            yield f"the summary says {summary}, here came {(chunks, frames)}: {sent}"
 
     def _arrived(self) -> Sequence[Part]:
         parts = [part for sent in self.sent for part in sent.parts]

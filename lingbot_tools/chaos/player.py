@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -15,16 +14,13 @@ from lingbot_client.triton import TritonTransport
 
 from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, NO_SEQUENCE, Ledger, Sent
 from lingbot_tools.chaos.mischief import BAD_CONTROLS, BAD_OPENINGS, OPENING, bad_control
-from lingbot_tools.chaos.world import ANSWER_SECONDS, IDLE_SECONDS, WINDOW, Violation, World
+from lingbot_tools.chaos.world import IDLE_SECONDS, RESPONSE_SECONDS, WINDOW, Violation, World
 from lingbot_triton.simulated.marks import fingerprint
 
 KEYS = ("", "w", "a", "sj", "dil", "wl")
 ENDS = ("end", "end", "end", "with control", "with control", "late", "cut", "cut", "silent")
-REFUSED_SECONDS = 0.1
 IDLE_MARGIN = 0.5
 """Seconds by which the server may count a silence longer than the client does."""
-
-REPLACED = "SESSION_FAILED"
 
 
 class Life:
@@ -42,7 +38,7 @@ class Life:
         self.ledger = self._new_ledger()
         if previous is not None and previous.was_cut:
             # Triton drops what is queued behind a request of a client that is gone, and then
-            # the sequence, whoever goes on with it.
+            # the sequence, even where another client goes on with it.
             self.ledger.tolerated |= {DROPPED, NO_SEQUENCE, "NO_SESSION"}
         self.opened_at = time.monotonic()
         self._own = TritonTransport(world.url) if random.random() < 0.5 else None
@@ -139,7 +135,7 @@ class Life:
         await asyncio.sleep(self.random.random() * 0.2)
 
     async def foreign(self) -> None:
-        """Somebody else, without the token, tries to steer or to take the session over."""
+        """A client without the token tries to steer the session or to take it over."""
         await self.settle()
         if self.random.random() < 0.5:
             await self._done(self._send("foreign", self.ledger.next_index(), foreign=True))
@@ -148,14 +144,14 @@ class Life:
             await self._done(self._send("foreign", start=True, foreign=True, inputs=opening))
 
     async def foreign_end(self) -> None:
-        """Triton forgets the sequence of whoever ends it; the owner goes on with START."""
+        """Triton forgets a sequence at any client's END; the owner goes on with START."""
         await self.settle()
         await self._done(self._send("foreign", foreign=True, end=True))
         await self._done(self._send("resumed", self.ledger.next_index(), start=True))
 
     async def reopen(self) -> None:
         """START on the live id: what is under way ends, and a fresh session begins."""
-        self.ledger.tolerated.add(REPLACED)
+        self.ledger.tolerated.add("SESSION_FAILED")
         old, self.ledger = self.ledger, self._new_ledger()
         inputs = {**OPENING, "options": self._options()}
         await self._done(self._send("reopening", start=True, inputs=inputs))
@@ -192,7 +188,7 @@ class Life:
             await self._own.close()
 
     async def check(self, ledger: Ledger | None = None) -> None:
-        """Wait for every answer of an opening and look for what should not be."""
+        """Wait for every response of an opening; raises Violation for a broken promise."""
         ledger = ledger or self.ledger
         for sent in ledger.sent:
             await self._done(sent)
@@ -236,8 +232,8 @@ class Life:
 
     async def _read(self, call: Call, sent: Sent) -> None:
         try:
-            async for answer in call:
-                sent.take(answer)
+            async for response in call:
+                sent.take(response)
         except WorldError as error:
             sent.take_error(error)
         sent.done = True
@@ -245,21 +241,7 @@ class Life:
     async def _done(self, sent: Sent) -> None:
         if sent.done:
             return
-        await asyncio.wait([self._readers[sent]], timeout=ANSWER_SECONDS)
+        await asyncio.wait([self._readers[sent]], timeout=RESPONSE_SECONDS)
         if not sent.done:
-            sentence = f"no final answer within {ANSWER_SECONDS:g} s: {sent}"
+            sentence = f"no final response within {RESPONSE_SECONDS:g} s: {sent}"
             raise Violation(sentence, self.name, self.ledger.history())
-
-
-async def play(world: World, number: int) -> None:
-    """Live until the run is over; some lives take over the id of the one before."""
-    random = Random(f"{world.seed}/{number}")
-    previous: Life | None = None
-    for count in itertools.count():
-        if world.over:
-            return
-        life = Life(world, f"{number}/{count}", previous)
-        await life.live()
-        if life.ledger.refused:
-            await asyncio.sleep(REFUSED_SECONDS)
-        previous = life if random.random() < 0.3 else None

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from lingbot_client import WorldClient
 from lingbot_client.triton import TritonTransport
 
-from lingbot_tools.chaos.killer import kill_workers
 from lingbot_tools.chaos.mischief import AREA, IMAGE
-from lingbot_tools.chaos.player import play
-from lingbot_tools.chaos.rest import NEVER_SAID, Rest, come_to_rest
+from lingbot_tools.chaos.player import Life
+from lingbot_tools.chaos.server import NEVER_SAID, Rest, come_to_rest, kill_workers
 from lingbot_tools.chaos.world import IDLE_SECONDS, PROFILE, WINDOW, Violation, World
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
 REST_SECONDS = IDLE_SECONDS + 20.0
 REPORT_SECONDS = 1.0
+REFUSED_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. The seed decides what everybody does; when it happens, the machine decides."""
+    """One run. The seed decides what every client does, the machine when it happens."""
 
     seed: int
     seconds: float
@@ -84,7 +86,7 @@ async def _run(
     world = World(server.grpc, plan.seed, time.monotonic() + plan.seconds, shared)
     outcome = Outcome(world.tally)
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(play(world, number)) for number in range(plan.players)]
+    tasks = [loop.create_task(_play(world, number)) for number in range(plan.players)]
     if plan.kill_every:
         tasks.append(loop.create_task(kill_workers(world, server, plan.kill_every)))
     reporting = loop.create_task(_report(world, on_progress))
@@ -99,6 +101,20 @@ async def _run(
         await asyncio.wait([*tasks, reporting])
         await shared.close()
     return outcome
+
+
+async def _play(world: World, number: int) -> None:
+    """One client, until the run is over; some lives take over the id of the one before."""
+    random = Random(f"{world.seed}/{number}")
+    previous: Life | None = None
+    for count in itertools.count():
+        if world.over:
+            return
+        life = Life(world, f"{number}/{count}", previous)
+        await life.live()
+        if life.ledger.refused:
+            await asyncio.sleep(REFUSED_SECONDS)
+        previous = life if random.random() < 0.3 else None
 
 
 async def _report(world: World, on_progress: Callable[[Counter[str]], None]) -> None:

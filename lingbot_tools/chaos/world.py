@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from lingbot_client.triton import TritonTransport
 
-ANSWER_SECONDS = 60.0
-"""After so long without its final answer a request counts as forgotten."""
+RESPONSE_SECONDS = 60.0
+"""After so long without its final response a request counts as forgotten."""
 
 IDLE_SECONDS = 3.0
 """After so long without anything to do the server ends a session."""
@@ -46,5 +46,5 @@ class World:
         return time.monotonic() > self.deadline
 
     def disturbed(self, since: float) -> bool:
-        """Whether a worker was away at any time from `since` until now."""
+        """Whether a worker was unavailable at any time from `since` until now."""
         return any(until >= since for _, until in self.disturbances)

@@ -148,17 +148,17 @@ HARMS: dict[Harm, str] = {
     _reordered: "frame 13 came where 9 is next",
     _foreign_frames: "a frame is marked Mark(fingerprint=78",
     _other_chunk: "a part of chunk 2 answered control chunk 1",
-    _unanswered: "no final answer: control chunk 1",
-    _admitted_twice: "the answer should be DUPLICATE",
-    _admitted_early: "the answer should be OUT_OF_ORDER",
+    _unanswered: "no final response: control chunk 1",
+    _admitted_twice: "the response should be DUPLICATE",
+    _admitted_early: "the response should be OUT_OF_ORDER",
     _malformed_admitted: "frames where there can be none",
-    _foreign_admitted: "the answer should be NO_SESSION",
-    _window_full_too_soon: "the answer should be FRAMES: request chunk 2",
-    _failed_by_itself: "the answer should be FRAMES or WINDOW_FULL",
-    _dropped: "the answer should be FRAMES or WINDOW_FULL",
+    _foreign_admitted: "the response should be NO_SESSION",
+    _window_full_too_soon: "the response should be FRAMES: request chunk 2",
+    _failed_by_itself: "the response should be FRAMES or WINDOW_FULL",
+    _dropped: "the response should be FRAMES or WINDOW_FULL",
     _wrong_summary: "the summary says ('end', 3, 32), here came (3, 33)",
     _end_not_closed: "END was not answered with CLOSED",
-    _alive_after_end: "the answer should be NO_SESSION or NO_SEQUENCE",
+    _alive_after_end: "the response should be NO_SESSION or NO_SEQUENCE",
 }
 
 
@@ -191,7 +191,7 @@ def test_a_failure_is_tolerated_where_a_worker_died_but_no_frames_after_it() -> 
     ledger.tolerated.update(FAILURES)
     assert list(ledger.violations()) == []
     chunk(ledger, 2, 13)
-    assert any("frames where there can be none" in each for each in ledger.violations())
+    assert any("frames where there can be none" in sentence for sentence in ledger.violations())
 
 
 def test_a_refused_opening_leaves_no_session_behind() -> None:
@@ -201,7 +201,7 @@ def test_a_refused_opening_leaves_no_session_behind() -> None:
     assert ledger.refused
     assert list(ledger.violations()) == []
     ledger.sent[1].statuses = ["DUPLICATE"]
-    assert any("the answer should be NO_SESSION" in each for each in ledger.violations())
+    assert any("the response should be NO_SESSION" in sentence for sentence in ledger.violations())
 
 
 def test_the_next_index_counts_what_will_be_admitted() -> None:
