@@ -67,7 +67,7 @@ def main(
         sys.exit(INTERRUPTED)
 
 
-def prepare(folder: Path, image: Path | None, keys: str, **given: Any) -> Plan:
+def prepare(folder: Path, image: Path | None, keys: str, **options: Any) -> Plan:
     """What to play; raises ClickException, before anything starts, for what cannot be."""
     wrong = sorted(set(keys) - set(KEYS) - set(" ."))
     if wrong:
@@ -76,17 +76,9 @@ def prepare(folder: Path, image: Path | None, keys: str, **given: Any) -> Plan:
         if image is not None:
             encode_picture(image)
         folder.mkdir(parents=True, exist_ok=True)
-        return make_plan(
-            image=image,
-            keys=keys,
-            poses=None,
-            size_area=None,
-            pairs=(),
-            ahead=False,
-            out=folder / "demo.mp4",
-            sheet=folder / "demo.png",
-            **given,
-        )
+        files = {"out": folder / "demo.mp4", "sheet": folder / "demo.png"}
+        unused: dict[str, Any] = {"poses": None, "size_area": None, "pairs": (), "ahead": False}
+        return make_plan(image=image, keys=keys, **files, **unused, **options)
     except (WorldError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

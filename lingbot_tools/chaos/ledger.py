@@ -1,4 +1,4 @@
-"""What one opening of a session was sent and what came back, and whether that is what was promised."""
+"""What one opening of a session sent and what came back, and whether that was promised."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Ledger:
         return self.sent[0].done and READY not in self.sent[0].statuses
 
     def longest_silence(self) -> float:
-        """Seconds before a request in which nothing was admitted: a refused one keeps no session alive."""
+        """Seconds before a request in which nothing was admitted; a refusal keeps nothing alive."""
         active = [self.sent[0].at, *(part.received_at for part in self._arrived())]
         return max(sent.at - max(at for at in active if at <= sent.at) for sent in self.sent)
 

@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""Comparisons, their tolerances, and the JSON report of them."""
 
 from __future__ import annotations
 
