@@ -76,7 +76,7 @@ def prepare(folder: Path, image: Path | None, keys: str, **options: Any) -> Plan
         if image is not None:
             encode_picture(image)
         folder.mkdir(parents=True, exist_ok=True)
-        files = {"out": folder / "demo.mp4", "sheet": folder / "demo.png"}
+        files: dict[str, Any] = {"out": folder / "demo.mp4", "sheet": folder / "demo.png"}
         unused: dict[str, Any] = {"poses": None, "size_area": None, "pairs": (), "ahead": False}
         return make_plan(image=image, keys=keys, **files, **unused, **options)
     except (WorldError, ValueError) as error:
