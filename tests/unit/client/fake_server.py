@@ -28,40 +28,40 @@ READY = {
 Reaction = Callable[["FakeStream", Request], None]
 
 
-def outputs(status: str, **given: Any) -> dict[str, Array]:
-    """The six tensors of an answer."""
+def outputs(status: str, **values: Any) -> dict[str, Array]:
+    """The six tensors of a response."""
     return {
         "status": np.array([status.encode()], dtype=object),
-        "message": np.array([given.get("message", "").encode()], dtype=object),
-        "chunk_index": np.array([given.get("chunk_index", -1)], dtype=np.int32),
-        "frame_index": np.array([given.get("frame_index", -1)], dtype=np.int32),
-        "frames": given.get("frames", np.zeros((0, 0, 0, 3), np.uint8)),
-        "info": np.array([json.dumps(given.get("info", {})).encode()], dtype=object),
+        "message": np.array([values.get("message", "").encode()], dtype=object),
+        "chunk_index": np.array([values.get("chunk_index", -1)], dtype=np.int32),
+        "frame_index": np.array([values.get("frame_index", -1)], dtype=np.int32),
+        "frames": values.get("frames", np.zeros((0, 0, 0, 3), np.uint8)),
+        "info": np.array([json.dumps(values.get("info", {})).encode()], dtype=object),
     }
 
 
 def refuse(code: str, message: str = "no") -> Reaction:
-    """Answer with an error code."""
+    """Respond with an error code."""
 
     def react(stream: FakeStream, request: Request) -> None:
-        stream.answer(request, outputs(code, message=message))
+        stream.respond(request, outputs(code, message=message))
         stream.end(request)
 
     return react
 
 
 def complain(message: str) -> Reaction:
-    """Answer with an error of Triton's own, which names no request."""
+    """Respond with an error of Triton's own, which names no request."""
     return lambda stream, request: stream.put(RawResponse("", final=True, error=message))
 
 
 def drop(stream: FakeStream, request: Request) -> None:
-    """End the request without an answer, as the scheduler does with a cancelled one."""
+    """End the request without a response, as the scheduler does with a cancelled one."""
     stream.end(request)
 
 
 def ignore(stream: FakeStream, request: Request) -> None:
-    """Never answer."""
+    """Never respond."""
 
 
 def hang_up(stream: FakeStream, request: Request) -> None:
@@ -70,7 +70,7 @@ def hang_up(stream: FakeStream, request: Request) -> None:
 
 
 class FakeStream:
-    """One stream; what the server says waits in `held` while the server holds."""
+    """One stream; what the server says waits in `waiting` while `hold` is set."""
 
     def __init__(self, server: FakeServer) -> None:
         self.finished = self.cancelled = False
@@ -93,7 +93,7 @@ class FakeStream:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def answer(self, request: Request, tensors: dict[str, Array]) -> None:
+    def respond(self, request: Request, tensors: dict[str, Array]) -> None:
         self.put(RawResponse(request.id, tensors))
 
     def end(self, request: Request) -> None:
@@ -101,7 +101,7 @@ class FakeStream:
 
     def put(self, response: RawResponse | ConnectionFailed) -> None:
         if self._server.hold:
-            self._server.held.append((self, response))
+            self._server.waiting.append((self, response))
         else:
             self.deliver(response)
 
@@ -121,7 +121,7 @@ class FakeServer:
         self.streams: list[FakeStream] = []
         self.reactions: dict[str | int, Reaction] = {}
         self.hold = False
-        self.held: list[tuple[FakeStream, RawResponse | ConnectionFailed]] = []
+        self.waiting: list[tuple[FakeStream, RawResponse | ConnectionFailed]] = []
         self.info = ServerInfo(True, True, "fake", "1.0", (), ())
         self.closed = False
         self._next: dict[int | str, int] = {}
@@ -143,10 +143,10 @@ class FakeServer:
         self.closed = True
 
     def release(self, count: int) -> None:
-        """Let the next `count` held responses go."""
-        for stream, response in self.held[:count]:
+        """Let the next `count` waiting responses go."""
+        for stream, response in self.waiting[:count]:
             stream.deliver(response)
-        del self.held[:count]
+        del self.waiting[:count]
 
     def take(self, stream: FakeStream, request: Request) -> None:
         """Receive a request."""
@@ -160,12 +160,12 @@ class FakeServer:
             return
         if request.start and ("image" in request.inputs or request.sequence_id not in self._next):
             self._next[request.sequence_id] = self._frames[request.sequence_id] = 0
-            stream.answer(request, outputs("READY", info=READY))
+            stream.respond(request, outputs("READY", info=READY))
         if isinstance(name, int):
             self._control(stream, request, name)
         if request.end:
             summary = {"reason": "end", "chunks": self._next.pop(request.sequence_id, 0)}
-            stream.answer(request, outputs("CLOSED", info=summary))
+            stream.respond(request, outputs("CLOSED", info=summary))
         stream.end(request)
 
     def _control(self, stream: FakeStream, request: Request, index: int) -> None:
@@ -173,7 +173,7 @@ class FakeServer:
         if index != expected:
             code = "DUPLICATE" if index < expected else "OUT_OF_ORDER"
             message = f"chunk {index} came, {expected} is next"
-            stream.answer(request, outputs(code, message=message, chunk_index=index))
+            stream.respond(request, outputs(code, message=message, chunk_index=index))
             return
         self._next[request.sequence_id] += 1
         for part in range(PARTS):
@@ -188,7 +188,7 @@ class FakeServer:
             "keys": None if keys is None else b"".join(keys).decode(),
             "ms": {"condition_wait": 0.5, "since_acceptance": 100.0 * (part + 1)},
         }
-        stream.answer(
+        stream.respond(
             request,
             outputs(
                 "FRAMES",

@@ -7,23 +7,23 @@ from lingbot_client.picture import default_picture
 from tests.unit.client.fake_server import FakeServer, complain, hang_up, refuse
 
 
-async def test_a_request_goes_out_on_a_stream_of_its_own_as_it_was_given(
+async def test_a_request_goes_out_on_a_stream_of_its_own_unchanged(
     client: WorldClient, server: FakeServer
 ) -> None:
-    answers = await client.request(31, start=True, end=True, chunk_index=0, keys=["w", "l"])
-    assert [a.status for a in answers] == ["READY", "FRAMES", "FRAMES", "FRAMES", "CLOSED"]
+    responses = await client.request(31, start=True, end=True, chunk_index=0, keys=["w", "l"])
+    assert [r.status for r in responses] == ["READY", "FRAMES", "FRAMES", "FRAMES", "CLOSED"]
     (request,) = server.requests
     assert (request.sequence_id, request.start, request.end) == (31, True, True)
     assert set(request.inputs) == {"chunk_index", "keys"}
     assert [stream.cancelled for stream in server.streams] == [True]
 
 
-async def test_a_request_returns_error_codes_and_raises_what_is_no_answer(
+async def test_a_request_returns_error_codes_and_raises_where_there_is_none(
     client: WorldClient, server: FakeServer
 ) -> None:
     server.reactions["start"] = refuse("SESSION_LIMIT", "full")
-    (answer,) = await client.request("a", start=True)
-    assert (answer.status, answer.message) == ("SESSION_LIMIT", "full")
+    (response,) = await client.request("a", start=True)
+    assert (response.status, response.message) == ("SESSION_LIMIT", "full")
     for reaction, kind in (
         (complain("must specify the START flag"), NoSession),
         (complain("unexpected shape"), TritonError),

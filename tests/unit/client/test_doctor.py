@@ -89,7 +89,7 @@ def timed(milliseconds: float, condition_wait: float = 0.0) -> Reaction:
 
     def react(stream: FakeStream, request: Request) -> None:
         server: FakeServer = stream._server
-        answer = stream.answer
+        respond = stream.respond
 
         def slower(request: Request, tensors: Any) -> None:
             index = int(tensors["chunk_index"][0])
@@ -99,13 +99,13 @@ def timed(milliseconds: float, condition_wait: float = 0.0) -> Reaction:
                 "parts": PARTS,
                 "ms": {"since_acceptance": milliseconds, "condition_wait": condition_wait},
             }
-            answer(request, tensors | {"info": outputs("FRAMES", info=info)["info"]})
+            respond(request, tensors | {"info": outputs("FRAMES", info=info)["info"]})
 
-        stream.answer = slower  # type: ignore[method-assign]
+        stream.respond = slower  # type: ignore[method-assign]
         try:
             server._control(stream, request, int(request.inputs["chunk_index"][0]))
         finally:
-            stream.answer = answer  # type: ignore[method-assign]
+            stream.respond = respond  # type: ignore[method-assign]
         stream.end(request)
 
     return react
@@ -140,7 +140,7 @@ async def test_a_stage_that_this_client_never_heard_of_is_looked_for(
     assert wrong(await look(client)).startswith("upscale not loaded")
 
 
-async def test_a_server_that_is_not_live_is_told(server: FakeServer, client: WorldClient) -> None:
+async def test_a_server_that_is_not_live_is_named(server: FakeServer, client: WorldClient) -> None:
     server.info = replace(server.info, live=False)
     assert "says that it is not live" in wrong(await look(client))
 
@@ -176,13 +176,13 @@ async def test_a_session_that_goes_wrong_is_explained(
         (1, "chunk 1 is not answered within 9 s"),
     ],
 )
-def test_a_stage_that_hangs_is_told(server: FakeServer, when: str | int, sentence: str) -> None:
+def test_a_stage_that_hangs_is_named(server: FakeServer, when: str | int, sentence: str) -> None:
     server.reactions[when] = ignore
-    found = virtual_time.run(look(WorldClient(transport=server), patience=9))
-    assert sentence in wrong(found)
+    findings = virtual_time.run(look(WorldClient(transport=server), patience=9))
+    assert sentence in wrong(findings)
 
 
-async def test_an_end_without_an_answer_is_wrong(server: FakeServer, client: WorldClient) -> None:
+async def test_an_end_without_a_response_is_wrong(server: FakeServer, client: WorldClient) -> None:
     server.reactions["end"] = refuse("NO_SESSION")
     assert wrong(await look(client)) == "the session's END was not answered"
 
@@ -192,14 +192,14 @@ async def test_frames_of_one_colour_are_wrong_unless_simulated(
 ) -> None:
     def start(stream: FakeStream, request: Request) -> None:
         server._next[request.sequence_id] = server._frames[request.sequence_id] = 0
-        stream.answer(request, outputs("READY", info=READY | {"simulated": False}))
+        stream.respond(request, outputs("READY", info=READY | {"simulated": False}))
         stream.end(request)
 
     def grey(stream: FakeStream, request: Request) -> None:
         info = {"part": 0, "parts": 1}
         frames = np.full((9, 16, 24, 3), 128, np.uint8)
         tensors = outputs("FRAMES", chunk_index=0, frame_index=0, frames=frames, info=info)
-        stream.answer(request, tensors)
+        stream.respond(request, tensors)
         stream.end(request)
 
     server.reactions |= {"start": start, 0: grey}
@@ -270,11 +270,11 @@ def http(bodies: dict[str, str]) -> Answerer:
     ],
     ids=["http", "metrics", "web", "ssh", "silent"],
 )
-async def test_listeners_are_told_apart(answer: Answerer, sentence: str) -> None:
+async def test_listeners_are_distinguished(answer: Answerer, sentence: str) -> None:
     assert sentence in await explained(answer)
 
 
-async def test_tls_where_there_is_none_is_told() -> None:
+async def test_tls_where_there_is_none_is_named() -> None:
     assert "does not speak TLS" in await explained(http({}), tls=True)
 
 
@@ -292,7 +292,7 @@ async def test_addresses_that_cannot_be_right(url: str, sentence: str) -> None:
     assert sentence in await explain_silence(url, tls=False)
 
 
-async def test_a_name_that_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: Any, **__: Any) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

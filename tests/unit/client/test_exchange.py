@@ -8,15 +8,15 @@ from lingbot_client.transport import RawResponse
 from tests.unit.client.fake_server import FakeServer, complain, hang_up, ignore, outputs, settle
 
 
-async def test_answers_find_their_request_whatever_the_order(server: FakeServer) -> None:
+async def test_responses_find_their_request_whatever_the_order(server: FakeServer) -> None:
     exchange = Exchange(server.open_stream())
     server.hold = True
     calls = [exchange.call(name, start=True, inputs={"chunk_index": 0}) for name in "ab"]
-    server.held = server.held[5:] + server.held[:5]  # the second request's answers first
+    server.waiting = server.waiting[5:] + server.waiting[:5]  # the second request's responses first
     server.release(10)
     for call in calls:
-        answers = await call.collect()
-        assert [a.status for a in answers] == ["READY", "FRAMES", "FRAMES", "FRAMES"]
+        responses = await call.collect()
+        assert [r.status for r in responses] == ["READY", "FRAMES", "FRAMES", "FRAMES"]
     assert [r.id for r in server.requests] == ["1", "2"]
     await exchange.close()
 
@@ -34,22 +34,22 @@ async def test_a_call_that_ended_stays_ended(server: FakeServer) -> None:
     await exchange.close()
 
 
-async def test_an_error_without_an_id_goes_to_the_oldest_call_without_an_answer(
+async def test_an_error_without_an_id_goes_to_the_oldest_call_without_a_response(
     server: FakeServer,
 ) -> None:
     stream = server.open_stream()
     exchange = Exchange(stream)
-    server.reactions["start"] = lambda s, request: s.answer(request, outputs("READY"))
-    half_answered = exchange.call("a", start=True, inputs={})
-    assert (await anext(half_answered)).status == "READY"
+    server.reactions["start"] = lambda s, request: s.respond(request, outputs("READY"))
+    half_served = exchange.call("a", start=True, inputs={})
+    assert (await anext(half_served)).status == "READY"
     server.reactions["end"] = ignore
-    unanswered = exchange.call("a", end=True, inputs={})
+    unserved = exchange.call("a", end=True, inputs={})
     stream.deliver(RawResponse("", error="what is this", final=True))
     with pytest.raises(TritonError, match="what is this"):
-        await unanswered.collect()
+        await unserved.collect()
     stream.deliver(RawResponse("", error="and this", final=True))
     with pytest.raises(TritonError, match="and this"):
-        await half_answered.collect()
+        await half_served.collect()
     await exchange.close()
 
 
@@ -68,11 +68,11 @@ async def test_an_error_with_an_id_goes_to_its_call(server: FakeServer) -> None:
         await first.collect()
 
 
-async def test_what_breaks_the_stream_is_told_to_every_call_and_once_to_the_owner(
+async def test_what_breaks_the_stream_reaches_every_call_and_the_owner_once(
     server: FakeServer,
 ) -> None:
-    told: list[Exception] = []
-    exchange = Exchange(server.open_stream(), on_break=told.append)
+    errors: list[Exception] = []
+    exchange = Exchange(server.open_stream(), on_break=errors.append)
     server.reactions["start"] = ignore
     waiting = exchange.call("a", start=True, inputs={})
     server.reactions["end"] = hang_up
@@ -83,18 +83,18 @@ async def test_what_breaks_the_stream_is_told_to_every_call_and_once_to_the_owne
     with pytest.raises(Disconnected, match="lost"):
         exchange.call("a", inputs={})
     await exchange.close()
-    assert [str(error) for error in told] == ["the connection was lost"]
+    assert [str(error) for error in errors] == ["the connection was lost"]
 
 
-async def test_an_answer_that_cannot_be_read_breaks_the_stream(server: FakeServer) -> None:
+async def test_a_response_that_cannot_be_read_breaks_the_stream(server: FakeServer) -> None:
     exchange = Exchange(server.open_stream())
-    server.reactions["start"] = lambda s, request: s.answer(request, {"info": outputs("")["info"]})
+    server.reactions["start"] = lambda s, request: s.respond(request, {"info": outputs("")["info"]})
     with pytest.raises(ProtocolError, match="status"):
         await exchange.call("a", start=True, inputs={}).collect()
     await exchange.close()
 
 
-async def test_a_stream_is_cut_off_only_with_something_unanswered(server: FakeServer) -> None:
+async def test_a_stream_is_cut_off_only_with_a_request_unanswered(server: FakeServer) -> None:
     for reaction, polite in ((complain("must specify the START flag"), True), (ignore, False)):
         server.reactions["start"] = reaction
         exchange = Exchange(server.open_stream())

@@ -139,7 +139,7 @@ async def test_send_keeps_within_the_window(client: WorldClient, server: FakeSer
         await sending
         assert server.chunk_indices == [0, 1, 2, 3]
         server.hold = False
-        server.release(len(server.held))
+        server.release(len(server.waiting))
 
 
 async def send_all(session: WorldSession, count: int) -> None:
@@ -166,7 +166,7 @@ async def test_concurrent_senders_share_the_window(client: WorldClient, server: 
         await settle()
         assert server.chunk_indices == [0, 1, 2]
         server.hold = False
-        server.release(len(server.held))
+        server.release(len(server.waiting))
         await asyncio.gather(*senders)
 
 

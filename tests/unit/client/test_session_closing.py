@@ -114,7 +114,7 @@ async def test_closing_while_another_task_reads_ends_its_iteration(client: World
     assert await reading == [0, 1, 2]
 
 
-async def test_a_request_of_any_kind_returns_its_answers(
+async def test_a_request_of_any_kind_returns_its_responses(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:

@@ -76,7 +76,7 @@ async def test_controls_behind_a_refused_one_are_refused_and_their_indices_used_
         await session.send("x")
         await session.send("w")  # refused too: it skips chunk 0
         server.hold = False
-        server.release(len(server.held))
+        server.release(len(server.waiting))
         codes = []
         for _ in range(2):
             with pytest.raises(StatusError) as raised:
@@ -117,7 +117,7 @@ async def test_a_chunk_that_breaks_off_is_cancelled(
     async with open_session(client) as session:
         server.hold = True
         await session.send("w")
-        del server.held[1:3]  # two of three parts
+        del server.waiting[1:3]  # two of three parts
         server.hold = False
         server.release(2)
         assert (await session.next_part()).part == 0
@@ -138,7 +138,7 @@ async def test_a_triton_error_belongs_to_the_oldest_unanswered_control(
         assert await session.send("a") == 1
 
 
-async def test_a_sequence_that_somebody_ended_is_started_again(
+async def test_a_sequence_that_another_client_ended_is_started_again(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:
@@ -210,7 +210,7 @@ async def test_a_lost_connection_fails_every_control_on_its_way(
                 await session.next_part()
 
 
-async def test_an_answer_to_no_request_is_a_protocol_error(
+async def test_a_response_to_no_request_is_a_protocol_error(
     client: WorldClient, server: FakeServer
 ) -> None:
     async with open_session(client) as session:

@@ -110,11 +110,11 @@ async def test_an_error_keeps_the_request_id_where_its_text_has_one(
     message: str, request_id: str
 ) -> None:
     error = service_pb2.ModelStreamInferResponse(error_message=message)
-    answer = await TritonStream(FakeServer(error), "here").receive()
-    assert (answer.request_id, answer.error, answer.final) == (request_id, message, True)
+    received = await TritonStream(FakeServer(error), "here").receive()
+    assert (received.request_id, received.error, received.final) == (request_id, message, True)
 
 
-async def test_no_server_is_told_from_a_lost_one() -> None:
+async def test_no_server_and_a_lost_one_are_distinguished() -> None:
     gone = rpc_error(grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(ServerUnavailable, match=r"here.*refused"):
         await TritonStream(FakeServer(gone), "here").receive()
@@ -174,7 +174,7 @@ async def test_the_server_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (info.inputs, info.stages) == ((), ())
 
 
-async def test_a_port_where_nobody_listens_is_unavailable() -> None:
+async def test_a_port_without_a_listener_is_unavailable() -> None:
     free = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = free.sockets[0].getsockname()[1]
     free.close()
