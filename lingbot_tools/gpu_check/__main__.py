@@ -73,7 +73,9 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
     _denoise(report, case, device, dtype)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    _vae(report, case, device)
+    for vae_dtype in (torch.float32, torch.bfloat16):
+        measured = vae.measure(case, device, vae_dtype)
+        report["vae"][measured["dtype"]] = measured
     _golden(report, device)
     report["seconds"] = round(time.monotonic() - started, 1)
     return report
@@ -142,16 +144,6 @@ def _host_waits(
         report["problems"].append(f"the host waits for the GPU within a chunk: {error}")
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def _vae(report: dict[str, Any], case: Case, device: torch.device) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        try:
-            measured = vae.measure(case, device, dtype)
-        except ImportError as error:
-            report["left_out"].append(f"the VAE: {error}")
-            return
-        report["vae"][measured["dtype"]] = measured
 
 
 def _golden(report: dict[str, Any], device: torch.device) -> None:

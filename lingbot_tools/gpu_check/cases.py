@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,29 +28,24 @@ class Case:
     repeats: int
 
 
-_ROLLING = SessionOptions(kv_window_frames=15, kv_sink_frames=3)
-_FULL = SessionOptions(chunk_count=7)
-
 FULL = Case(
     "full",
     TransformerConfig(5120, 13824, 40, 40, "cam"),
     Geometry(464, 832),
     vae_width=96,
     compile_backend="inductor",
-    rolling=_ROLLING,
-    full=_FULL,
+    rolling=SessionOptions(kv_window_frames=15, kv_sink_frames=3),
+    full=SessionOptions(chunk_count=7),
     rolling_chunks=20,
     repeats=5,
 )
-SMALL = Case(
-    "small",
-    TransformerConfig(96, 192, 4, 3, "cam", text_dim=64),
-    Geometry(32, 48),
+SMALL = replace(
+    FULL,
+    name="small",
+    config=TransformerConfig(96, 192, 4, 3, "cam", text_dim=64),
+    geometry=Geometry(32, 48),
     vae_width=8,
     compile_backend="eager",
-    rolling=_ROLLING,
-    full=_FULL,
-    rolling_chunks=20,
     repeats=2,
 )
 

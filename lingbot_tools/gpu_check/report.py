@@ -19,22 +19,21 @@ PUBLISHED = (
 _GIB = 2**30
 
 
-def chunk_times(report: dict[str, Any], window: str) -> dict[str, float | None]:
+def chunk_times(report: dict[str, Any], window: str) -> dict[str, float]:
     """Milliseconds for 12 frames: what a person waits, what is beside that, and all in line."""
-    session, vae = report["sessions"][window], report["vae"].get("float32")
-    latent = session["latent_ms"]
-    frame = vae["decode_frame_ms"] if vae else None
-    return {
+    session, vae = report["sessions"][window], report["vae"]["float32"]
+    latent, commit = session["latent_ms"], session["commit_ms"]
+    frame = vae["decode_frame_ms"]
+    times = {
         "control to latent": latent,
-        "control to first frames": None if frame is None else round(latent + frame, 3),
-        "control to last frame": None if frame is None else round(latent + 3 * frame, 3),
-        "commit": session["commit_ms"],
-        "latent and commit": round(latent + session["commit_ms"], 3),
-        "whole chunk in line": None
-        if frame is None
-        else round(latent + 3 * frame + session["commit_ms"], 3),
-        "condition, prefetched": vae["encode_chunk_ms"] if vae else None,
+        "control to first frames": latent + frame,
+        "control to last frame": latent + 3 * frame,
+        "commit": commit,
+        "latent and commit": latent + commit,
+        "whole chunk in line": latent + 3 * frame + commit,
+        "condition, prefetched": vae["encode_chunk_ms"],
     }
+    return {name: round(ms, 3) for name, ms in times.items()}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -45,15 +44,11 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
 def _sessions(report: dict[str, Any]) -> list[str]:
     lines = ["one chunk, ms" + "".join(f"{window:>16}" for window in report["sessions"])]
     for name in ("control_ms", "step_ms", "commit_ms", "latent_ms"):
         values = [session[name] for session in report["sessions"].values()]
-        lines.append(f"{name:<13}" + "".join(f"{_number(value):>16}" for value in values))
+        lines.append(f"{name:<13}" + "".join(f"{value:>16.1f}" for value in values))
     for name in ("step", "commit"):
         shares = [session["peak_share"][name] for session in report["sessions"].values()]
         texts = ["-" if share is None else f"{share:.1%}" for share in shares]
@@ -65,7 +60,7 @@ def _comparison(report: dict[str, Any]) -> list[str]:
     lines = [f"{'12 frames, ms':<26}{'on':<24}{'timed':<26}{'ms':>9}"]
     for window in report["sessions"]:
         for name, ms in chunk_times(report, window).items():
-            lines.append(f"{window:<26}{report['device'][:22]:<24}{name:<26}{_number(ms):>9}")
+            lines.append(f"{window:<26}{report['device'][:22]:<24}{name:<26}{ms:>9.1f}")
     for system, hardware, name, ms in PUBLISHED:
         lines.append(f"{system:<26}{hardware:<24}{name:<26}{ms:>9.1f}")
     return [*lines, ""]
