@@ -51,7 +51,11 @@ def _folder() -> Path:
 
 
 def _identity(pid: int) -> str:
-    """The process id with its start time, since process ids are used again."""
+    """The process id with its start time, since process ids are used again.
+
+    In ticks since the machine's start: psutil adds the wall clock, whose corrections would give
+    the same process two names.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return f"{pid}-{fields[19]}"
 

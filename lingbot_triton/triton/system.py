@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 PORTS = range(20_000, 32_000)
 """Where free ports are looked for: below those the kernel gives to outgoing connections."""
 
 PR_SET_PDEATHSIG = 1
 PIDFD_GETFD = 438
 """Number of a system call that Python has no name for; the same on every architecture."""
-
-ESTABLISHED = "01"
 
 
 def port_is_free(host: str, port: int) -> bool:
@@ -52,35 +52,40 @@ def free_ports(host: str) -> Iterator[int]:
 
 def session_members(session: int) -> list[int]:
     """Ids of the living processes of a session (`setsid`), zombies left out."""
-    return [pid for pid, _, owner in _living() if owner == session]
+    return [pid for pid in psutil.pids() if _session(pid) == session and is_living(pid)]
 
 
 def children(parent: int) -> list[int]:
     """Ids of a process's living children, zombies left out."""
-    return [pid for pid, mother, _ in _living() if mother == parent]
+    try:
+        processes = psutil.Process(parent).children()
+    except psutil.NoSuchProcess:
+        return []
+    return sorted(process.pid for process in processes if is_living(process.pid))
 
 
-def _living() -> list[tuple[int, int, int]]:
-    """Id, parent and session of every living process."""
-    living = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            # pid (name) state parent group session …; the name may hold anything
-            status = (folder / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue  # it ended meanwhile
-        if status[0] not in "ZX":
-            living.append((int(folder.name), int(status[1]), int(status[3])))
-    return sorted(living)
+def is_living(pid: int) -> bool:
+    """Whether the process runs, sleeps or is stopped; a zombie has ended."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None  # it ended meanwhile
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments a process was started with; none if it ended."""
+    """The arguments a process was started with; none if it ended, or belongs to another user."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
-    except OSError:
+        arguments: list[str] = psutil.Process(pid).cmdline()
+        return arguments
+    except psutil.Error:
         return []
 
 
@@ -119,38 +124,31 @@ def hang_up(pid: int, port: int) -> int:
 
     Linux lets a parent take a copy of its child's sockets. Where it does not, nothing happens.
     """
-    inodes = _connections(pid, port)
     closed = 0
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, psutil.Error):
+        connections = psutil.Process(pid).net_connections("tcp")
         process = os.pidfd_open(pid)
         try:
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                if _inode(link) in inodes:
-                    descriptor = ctypes.CDLL(None).syscall(PIDFD_GETFD, process, int(link.name), 0)
-                    if descriptor >= 0:
-                        with socket.socket(fileno=descriptor) as copy:
-                            copy.shutdown(socket.SHUT_RDWR)
-                            closed += 1
+            for connection in connections:
+                if connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == port:
+                    closed += _shut_down(process, connection.fd, port)
         finally:
             os.close(process)
     return closed
 
 
-def _connections(pid: int, port: int) -> set[str]:
-    """Inodes of the established connections that come in on a port."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == ESTABLISHED:
-                    inodes.add(fields[9])
-    return inodes
-
-
-def _inode(link: Path) -> str | None:
+def _shut_down(process: int, number: int, port: int) -> bool:
+    """Shut down the process's socket of this number, unless the number is another file's by now."""
+    descriptor = ctypes.CDLL(None).syscall(PIDFD_GETFD, process, number, 0)
+    if descriptor < 0:
+        return False
     try:
-        target = os.readlink(link)
+        copy = socket.socket(fileno=descriptor)
     except OSError:
-        return None  # closed meanwhile
-    return target[len("socket:[") : -1] if target.startswith("socket:[") else None
+        os.close(descriptor)
+        return False
+    with copy, contextlib.suppress(OSError):
+        if copy.getsockname()[1] == port:
+            copy.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
