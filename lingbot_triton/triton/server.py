@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
-from lingbot_triton.protocol import ORCHESTRATOR
-from lingbot_triton.settings import Settings, SettingsError, threads_for
+from lingbot_triton.settings import Settings, SettingsError
 from lingbot_triton.triton import administration
 from lingbot_triton.triton.explain import explain, last_words
 from lingbot_triton.triton.installation import find_installation
+from lingbot_triton.triton.launch import backend_threads, fixed_arguments
 from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server_output import ServerOutput
+from lingbot_triton.triton.stopping import end_models
 from lingbot_triton.triton.system import (
     dying_with,
     free_ports,
-    hang_up,
     is_listening,
+    is_ready,
+    kill_session,
     model_of,
     session_members,
     wait_until_gone,
@@ -35,24 +34,14 @@ from lingbot_triton.triton.system import (
 log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
-NVIDIA_DRIVER = Path("/dev/nvidiactl")
-MIN_THREADS = 64
-"""Least threads of the Python backend per model instance: they bound its calls in flight."""
 
 METRICS_SECONDS = 10.0
 """Time for the metrics' port to open once the server is ready."""
 PROGRESS_INTERVAL_SECONDS = 15.0
 """Seconds between progress messages while models load."""
 
-DRAINED_AFTER = 2 / 3
-"""Share of the time to stop after which sessions have ended, or are no longer waited for."""
-UNLOADED_AFTER = 5 / 6
-"""Share of the time to stop after which the server is told to stop, whatever is still loaded."""
-
 EXIT_TIMEOUT = "Exit timeout expired"
 """What tritonserver writes when it gives up waiting and exits without finalizing its models."""
-
-CLOSED_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class ServerError(RuntimeError):
@@ -113,7 +102,7 @@ class ServerProcess:
         self.secret = secrets.token_hex(32)
         """Proof that a request comes from one of the models, or from here; see `secret.py`."""
         self.admin_key = secrets.token_hex(16)
-        """Value of the header ADMIN_HEADER that opens `CLOSED_PROTOCOLS`."""
+        """Value of the header ADMIN_HEADER that opens Triton's restricted protocols."""
         self.admin = administration.AdminEndpoint.of(self.grpc, config.arguments)
         """Where administrative requests to the orchestrator go."""
         self._output = ServerOutput(config.log, config.echo)
@@ -128,12 +117,7 @@ class ServerProcess:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @property
@@ -153,7 +137,7 @@ class ServerProcess:
                 **os.environ,
                 **installation.environment,
                 "LINGBOT_SECRET": self.secret,
-                "LINGBOT_TRITON_THREADS": str(self._threads),
+                "LINGBOT_TRITON_THREADS": str(backend_threads(self.settings)),
                 **self.config.environment,
             },
             stdin=subprocess.DEVNULL,
@@ -171,17 +155,11 @@ class ServerProcess:
     def _arguments(self) -> list[str]:
         arguments = [
             f"--model-repository={self.config.repository.resolve()}",
-            "--disable-auto-complete-config",
             f"--exit-timeout-secs={self.config.exit_timeout_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
-            f"--backend-config=python,thread-pool-size={self._threads}",
-            f"--http-restricted-api={CLOSED_PROTOCOLS}:{administration.ADMIN_HEADER}={self.admin_key}",
-            f"--grpc-restricted-protocol={CLOSED_PROTOCOLS}:{administration.ADMIN_HEADER}={self.admin_key}",
+            f"--backend-config=python,thread-pool-size={backend_threads(self.settings)}",
+            *fixed_arguments(self.admin_key, self.config.reloads_workers),
         ]
-        if self.config.reloads_workers:
-            arguments += ["--model-control-mode=explicit", "--load-model=*"]
-        if not NVIDIA_DRIVER.exists():
-            arguments += ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
         for name in ("http", "grpc", "metrics"):
             host, _, port = getattr(self, name).rpartition(":")
             arguments += [f"--{name}-address={host}", f"--{name}-port={port}"]
@@ -194,11 +172,6 @@ class ServerProcess:
             return Settings.load(environ={**os.environ, **self.config.environment})
         except SettingsError:
             return Settings()
-
-    @property
-    def _threads(self) -> int:
-        """Enough that a worker which stopped keeps no session from the others."""
-        return max(MIN_THREADS, threads_for(self.settings.max_sessions))
 
     def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
@@ -232,28 +205,15 @@ class ServerProcess:
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""
-        host, _, port = self.http.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=5)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return is_ready(self.http)
 
     def output(self) -> str:
         """The last lines that the server and its models have written."""
         return "\n".join(self._output.lines())
 
-    @contextlib.contextmanager
-    def echoing(self) -> Iterator[None]:
-        """Within the block, the server's output also goes to stderr."""
-        self._output.echo = True
-        try:
-            yield
-        finally:
-            self._output.echo = self.config.echo
+    def echoing(self) -> AbstractContextManager[None]:
+        """Within this context the server's output also goes to stderr."""
+        return self._output.echoing()
 
     def processes(self) -> list[int]:
         """Ids of the server's living processes."""
@@ -262,22 +222,6 @@ class ServerProcess:
     def model_processes(self) -> dict[str, int]:
         """Model names with the id of a living process of each."""
         return {name: pid for pid in self.processes() if (name := model_of(pid)) is not None}
-
-    def _end_models(self, grace: float, chunk_grace: float) -> None:
-        """End all sessions, then all models, so that Triton has nothing to wait for."""
-        unloaded = time.monotonic() + grace * UNLOADED_AFTER
-        if ORCHESTRATOR.name in self.model_processes():
-            with contextlib.suppress(administration.AdministrationError):
-                administration.drain(self.admin, self.secret, grace * DRAINED_AFTER, chunk_grace)
-        # Triton does not unload the orchestrator while clients have streams open.
-        self._close_connections()
-        administration.unload_models(self.http, self.admin_key, unloaded - time.monotonic())
-        self._close_connections()
-
-    def _close_connections(self) -> None:
-        """Close every client's connection: Triton's services wait for them when they stop."""
-        for address in (self.grpc, self.http, self.metrics):
-            hang_up(self.pid, int(address.rpartition(":")[2]))
 
     def regions(self) -> list[Path]:
         """The shared-memory regions of the server's models."""
@@ -293,15 +237,12 @@ class ServerProcess:
             return Leftovers()
         deadline = time.monotonic() + grace
         if self._process.poll() is None:
-            self._end_models(grace, chunk_grace)
+            end_models(self, grace, chunk_grace)
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, deadline - time.monotonic()))
         wait_until_gone(self.pid, seconds=0.5)
-        processes = tuple(self.processes())
-        for pid in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        processes = kill_session(self.pid)
         exit_code = self._process.wait()
         wait_until_gone(self.pid, seconds=5.0)
         regions = tuple(path.name for path in self.regions())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -17,8 +18,7 @@ class ServerOutput:
     """Reads a server's output in a thread, so that the server never waits for its reader."""
 
     def __init__(self, log: Path | None = None, echo: bool = False) -> None:
-        self.echo = echo
-        """Whether lines also go to stderr; may be changed at any time."""
+        self._echo = self._always_echo = echo
         self._log = log
         self._tail: deque[str] = deque(maxlen=KEPT_LINES)
         self._reader: Thread | None = None
@@ -37,8 +37,17 @@ class ServerOutput:
                 if log:
                     log.write(line)
                     log.flush()
-                if self.echo:
+                if self._echo:
                     sys.stderr.write(line)
+
+    @contextlib.contextmanager
+    def echoing(self) -> Iterator[None]:
+        """Within the block, lines also go to stderr."""
+        self._echo = True
+        try:
+            yield
+        finally:
+            self._echo = self._always_echo
 
     def join(self) -> None:
         """Wait until everything is read that was written, a few seconds at most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import os
 import random
 import signal
@@ -43,6 +44,17 @@ def is_listening(address: str) -> bool:
     return True
 
 
+def is_ready(http_address: str) -> bool:
+    """Whether the tritonserver at `host:port` responds that all its models are ready."""
+    host, _, port = http_address.rpartition(":")
+    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=5)) as connection:
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
 def free_ports(host: str) -> Iterator[int]:
     """Different ports that are free now, in random order."""
     for port in random.sample(PORTS, len(PORTS)):
@@ -53,6 +65,15 @@ def free_ports(host: str) -> Iterator[int]:
 def session_members(session: int) -> list[int]:
     """Ids of the living processes of a session (`setsid`), zombies left out."""
     return [pid for pid in psutil.pids() if _session(pid) == session and is_living(pid)]
+
+
+def kill_session(session: int) -> tuple[int, ...]:
+    """Kill every living process of a session; the ids of those that there were."""
+    processes = tuple(session_members(session))
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return processes
 
 
 def children(parent: int) -> list[int]:

@@ -1,0 +1,40 @@
+"""Ends a server's sessions, models and connections, so that Triton stops at once and gracefully."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from lingbot_triton.protocol import ORCHESTRATOR
+from lingbot_triton.triton.administration import AdministrationError, drain, unload_models
+from lingbot_triton.triton.system import hang_up
+
+if TYPE_CHECKING:
+    from lingbot_triton.triton.server import ServerProcess
+
+DRAINED_AFTER = 2 / 3
+"""Share of the time to stop after which sessions have ended, or are no longer waited for."""
+UNLOADED_AFTER = 5 / 6
+"""Share of the time to stop after which the server is told to stop, whatever is still loaded."""
+
+
+def end_models(server: ServerProcess, grace: float, chunk_grace: float) -> None:
+    """End all sessions, then all models; the server has `grace` seconds to stop in, all in all.
+
+    Chunks under way have `chunk_grace` seconds to finish.
+    """
+    unloaded = time.monotonic() + grace * UNLOADED_AFTER
+    if ORCHESTRATOR.name in server.model_processes():
+        with contextlib.suppress(AdministrationError):
+            drain(server.admin, server.secret, grace * DRAINED_AFTER, chunk_grace)
+    # Triton does not unload the orchestrator while clients have streams open.
+    close_connections(server)
+    unload_models(server.http, server.admin_key, unloaded - time.monotonic())
+    close_connections(server)
+
+
+def close_connections(server: ServerProcess) -> None:
+    """Close every client's connection: Triton's services wait for them when they stop."""
+    for address in (server.grpc, server.http, server.metrics):
+        hang_up(server.pid, int(address.rpartition(":")[2]))
