@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lingbot_triton.protocol import ORCHESTRATOR
-from lingbot_triton.triton.administration import AdministrationError, drain, unload_models
+from lingbot_triton.triton.administration import (
+    AdminEndpoint,
+    AdministrationError,
+    drain,
+    unload_models,
+)
 from lingbot_triton.triton.system import hang_up
-
-if TYPE_CHECKING:
-    from lingbot_triton.triton.server import ServerProcess
 
 DRAINED_AFTER = 2 / 3
 """Share of the time to stop after which sessions have ended, or are no longer waited for."""
-UNLOADED_AFTER = 5 / 6
+UNLOADED_AFTER = 0.9
 """Share of the time to stop after which the server is told to stop, whatever is still loaded."""
 
 
-def end_models(server: ServerProcess, grace: float, chunk_grace: float) -> None:
+class RunningServer(Protocol):
+    """What ending the models takes of a `ServerProcess`."""
+
+    http: str
+    grpc: str
+    metrics: str
+    admin: AdminEndpoint
+    secret: str
+    admin_key: str
+
+    @property
+    def pid(self) -> int: ...
+
+    def model_processes(self) -> dict[str, int]: ...
+
+
+def end_models(server: RunningServer, grace: float, chunk_grace: float) -> None:
     """End all sessions, then all models; the server has `grace` seconds to stop in, all in all.
 
     Chunks under way have `chunk_grace` seconds to finish.
@@ -34,7 +52,7 @@ def end_models(server: ServerProcess, grace: float, chunk_grace: float) -> None:
     close_connections(server)
 
 
-def close_connections(server: ServerProcess) -> None:
+def close_connections(server: RunningServer) -> None:
     """Close every client's connection: Triton's services wait for them when they stop."""
     for address in (server.grpc, server.http, server.metrics):
         hang_up(server.pid, int(address.rpartition(":")[2]))
