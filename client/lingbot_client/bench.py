@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from lingbot_client.client import WorldClient
-from lingbot_client.figures import ChunkSample, Figures, figures, plain
+from lingbot_client.figures import DISTRIBUTIONS, ChunkSample, Distribution, Figures, figures, plain
 from lingbot_client.pace import Gate, Pace, Played, play_session
 from lingbot_client.picture import Picture
 
@@ -88,14 +88,8 @@ def table(measurement: Measurement) -> Table:
         shown.add_column(name)
     for name in ("mean", "P50", "P90", "P99"):
         shown.add_column(name, justify="right")
-    for name, clock, one in (
-        ("acceptance → first frames", "server", found.first_frames_server),
-        ("sending → first frames", "client", found.first_frames_client),
-        ("acceptance → whole chunk", "server", found.whole_chunk_server),
-        ("sending → whole chunk", "client", found.whole_chunk_client),
-        ("chunk period", "client", found.period),
-        ("condition wait", "server", found.condition_wait),
-    ):
-        numbers = (one.mean, one.p50, one.p90, one.p99)
-        shown.add_row(name, clock, *(f"{number:.1f}" for number in numbers))
+    for title, clock, field in DISTRIBUTIONS:
+        values: Distribution = getattr(found, field)
+        numbers = (values.mean, values.p50, values.p90, values.p99)
+        shown.add_row(title, clock, *(f"{number:.1f}" for number in numbers))
     return shown

@@ -85,6 +85,17 @@ class Figures:
     """P95 of the chunk period over a chunk's playing time; below 1 keeps up with playing."""
 
 
+DISTRIBUTIONS = (
+    ("acceptance → first frames", "server", "first_frames_server"),
+    ("sending → first frames", "client", "first_frames_client"),
+    ("acceptance → whole chunk", "server", "whole_chunk_server"),
+    ("sending → whole chunk", "client", "whole_chunk_client"),
+    ("chunk period", "client", "period"),
+    ("condition wait", "server", "condition_wait"),
+)
+"""Titles, whose clock, and the fields of `Figures` that are distributions."""
+
+
 def figures(sessions: Sequence[Sequence[ChunkSample]], warm_up: int) -> Figures:
     """Figures over the chunks of `sessions`, without the first `warm_up` chunks of each."""
     measured = [sample for samples in sessions for sample in samples[warm_up:]]

@@ -11,13 +11,13 @@ import click
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 COMMANDS = {
-    "latency": "latency_command:command",
-    "overhead": "overhead:command",
-    "sessions": "sessions_command:command",
-    "load-test": "load_command:command",
-    "dit": "dit:dit",
+    "latency": "latency_command",
+    "overhead": "overhead",
+    "sessions": "sessions",
+    "load-test": "load_command",
+    "dit": "dit",
 }
-"""Commands by name: the module of this package, and the command's name in there."""
+"""The module of this package that has the command, by its name."""
 
 
 class LazyGroup(click.Group):
@@ -29,8 +29,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
-        command: click.Command = getattr(import_module(f"lingbot_tools.bench.{module}"), attribute)
+        command: click.Command = import_module(f"lingbot_tools.bench.{COMMANDS[name]}").command
         return command
 
 

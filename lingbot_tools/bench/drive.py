@@ -1,11 +1,11 @@
-"""One measured session: the real client against the real server, frames checked and dropped."""
+"""Measured sessions: the real client against a real server, frames checked and dropped."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lingbot_client import WorldClient, WorldSession
 from lingbot_client.figures import ChunkSample
@@ -15,6 +15,8 @@ from lingbot_client.picture import DEFAULT_PROMPT, default_picture
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 
+Key = TypeVar("Key")
+
 KEYS = ("w", "w", "wl", "", "sa")
 CLOSE_SECONDS = 60.0
 
@@ -23,6 +25,9 @@ CLOSE_SECONDS = 60.0
 class FrameSize:
     width: int
     height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -40,12 +45,8 @@ def open_session(
     picture = default_picture(size.width, size.height)
     red, green, blue = os.urandom(3)
     picture.putpixel((0, 0), (red, green, blue))
-    return client.open_session(
-        picture,
-        DEFAULT_PROMPT,
-        close_timeout=CLOSE_SECONDS,
-        **{"seed": seed, "chunk_count": chunks, **size.options, **options},
-    )
+    options = {"seed": seed, "chunk_count": chunks, **size.options, **options}
+    return client.open_session(picture, DEFAULT_PROMPT, close_timeout=CLOSE_SECONDS, **options)
 
 
 async def measure(
@@ -59,14 +60,23 @@ async def measure(
     **options: Any,
 ) -> Played:
     """Play one session and measure it; where stages are simulated, every frame's mark is read."""
-    return await play_session(
-        open_session(client, size, pace.chunks, seed, **options),
-        KEYS,
-        pace,
-        gate or Gate(1),
-        lambda ready: mark_check(seed) if ready.get("simulated") else None,
-        on_chunk,
-    )
+    session = open_session(client, size, pace.chunks, seed, **options)
+
+    def check(ready: dict[str, Any]) -> Check | None:
+        return mark_check(seed) if ready.get("simulated") else None
+
+    return await play_session(session, KEYS, pace, gate or Gate(1), check, on_chunk)
+
+
+async def take_turns(
+    rounds: int, cases: Mapping[Key, Callable[[], Coroutine[Any, Any, Played]]]
+) -> dict[Key, list[Played]]:
+    """Play one session of each case after the other, `rounds` times; returns them by case."""
+    played: dict[Key, list[Played]] = {case: [] for case in cases}
+    for _ in range(rounds):
+        for case, play in cases.items():
+            played[case].append(await play())
+    return played
 
 
 def mark_check(seed: int) -> Check:

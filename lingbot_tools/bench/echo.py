@@ -20,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 START, END = 1, 2
+TEXTS = {"message": b"", "info": b'{"part": 0, "parts": 1, "sequences": []}'}
 
 
 class TritonPythonModel:
@@ -27,74 +28,59 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                outputs = await answer(request)
+                outputs = await respond(request)
                 sender.send(pb_utils.InferenceResponse(outputs), flags=FINAL)
             except Exception:
                 sender.send(flags=FINAL)
                 raise
 
 
-async def answer(request):
-    if request.flags() & START:
-        return tensors("READY")
-    if request.flags() & END:
-        return tensors("CLOSED")
+async def respond(request):
+    if request.flags() & (START | END):
+        empty = pb_utils.Tensor("frames", np.zeros((0, 1, 1, 3), np.uint8))
+        return tensors("READY" if request.flags() & START else "CLOSED", -1, empty)
     child = pb_utils.InferenceRequest(
         model_name="echo_source", requested_output_names=["frames"], inputs=[]
     )
     response = await child.async_exec()
     if response.has_error():
         raise RuntimeError(response.error().message())
-    index = pb_utils.get_input_tensor_by_name(request, "chunk_index").as_numpy()
+    index = pb_utils.get_input_tensor_by_name(request, "chunk_index").as_numpy()[0]
     return tensors("FRAMES", index, response.output_tensors()[0])
 
 
-def tensors(status, index=np.array([-1], np.int32), frames=None):
-    if frames is None:
-        frames = pb_utils.Tensor("frames", np.zeros((0, 1, 1, 3), np.uint8))
-    info = b'{"part": 0, "parts": 1, "sequences": []}'
+def tensors(status, index, frames):
+    texts = {"status": status.encode(), **TEXTS}
+    numbers = {"chunk_index": index, "frame_index": 0}
     return [
-        pb_utils.Tensor("status", np.array([status.encode()], dtype=object)),
-        pb_utils.Tensor("message", np.array([b""], dtype=object)),
-        pb_utils.Tensor("chunk_index", index),
-        pb_utils.Tensor("frame_index", np.array([0], np.int32)),
-        pb_utils.Tensor("info", np.array([info], dtype=object)),
+        *(pb_utils.Tensor(name, np.array([text], object)) for name, text in texts.items()),
+        *(pb_utils.Tensor(name, np.array([n], np.int32)) for name, n in numbers.items()),
         frames,
     ]
 """
 
 CHILD_CODE = """
-import json
-
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    def initialize(self, args):
-        parameters = json.loads(args["model_config"])["parameters"]
-        self.shape = json.loads(parameters["frames_shape"]["string_value"])
-
     def execute(self, requests):
-        return [self.answer() for _ in requests]
+        return [respond() for _ in requests]
 
-    def answer(self):
-        frames = np.empty(self.shape, np.uint8)
-        frames.fill(128)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("frames", frames)])
+
+def respond():
+    frames = np.empty({shape}, np.uint8)
+    frames.fill(128)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("frames", frames)])
 """
 
 
 def write_echo_repository(folder: Path, frames: int, height: int, width: int) -> Path:
     """Write a model repository whose chunks are `frames` frames; returns `folder`."""
-    shape = [frames, height, width, 3]
-    parameter = f'parameters {{ key: "frames_shape" value: {{ string_value: "{shape}" }} }}\n'
-    _write(folder / ORCHESTRATOR.name, render(ORCHESTRATOR), PARENT_CODE)
-    _write(folder / CHILD.name, render(CHILD) + parameter, CHILD_CODE)
+    child_code = CHILD_CODE.format(shape=(frames, height, width, 3))
+    for model, code in ((ORCHESTRATOR, PARENT_CODE), (CHILD, child_code)):
+        (folder / model.name / "1").mkdir(parents=True)
+        (folder / model.name / "config.pbtxt").write_text(render(model))
+        (folder / model.name / "1" / "model.py").write_text(code.lstrip())
     return folder
-
-
-def _write(folder: Path, config: str, code: str) -> None:
-    (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(config)
-    (folder / "1" / "model.py").write_text(code.lstrip())

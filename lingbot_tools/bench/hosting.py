@@ -20,11 +20,8 @@ from lingbot_triton.triton.server import ServerConfig, ServerError
 TINY = "tiny"
 """Name of the checkpoint that comes with the package."""
 
-ERROR = re.compile(r"E\d{4} ")
-"""How lines of Triton's log begin that are errors."""
-
-COMPLAINTS, COMPLAINT = 4, 1000
-"""How many of them a report shows, and how much of each."""
+MAX_LOG_LINES, MAX_LINE_LENGTH = 4, 1000
+"""How many errors of the server's log a report shows, and how much of each."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,36 @@ class Target:
     """The last lines that the server wrote, where it is ours."""
 
     def explain(self, errors: list[str]) -> list[str]:
-        """`errors`, and after them what the server itself complained about last."""
-        lines = [line[:COMPLAINT] for line in self.output().splitlines() if ERROR.match(line)]
-        return [*errors, *(f"server: {line}" for line in lines[-COMPLAINTS:])] if errors else []
+        """`errors`, and after them the last errors of the server's own log."""
+        lines = re.findall(rf"^E\d{{4}} .{{0,{MAX_LINE_LENGTH - 6}}}", self.output(), re.MULTILINE)
+        return [*errors, *(f"server: {line}" for line in lines[-MAX_LOG_LINES:])] if errors else []
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the workers do: sleep as long as a cost profile says, or compute with a checkpoint."""
+
+    profile: str
+    scale: float
+    checkpoint: str | None = None
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        """Environment of a server with such stages."""
+        if self.checkpoint:
+            return computing(self.checkpoint, **settings)
+        return simulated(self.profile, self.scale, **settings)
+
+    @property
+    def simulated(self) -> str:
+        """What a report says is simulated."""
+        if self.checkpoint:
+            device = Settings.load().device
+            where = "a GPU if there is one, else the CPU" if device == "auto" else device
+            return f"nothing; the stages compute with the checkpoint {self.checkpoint!r} on {where}"
+        return (
+            f"the stages: each sleeps for the cost of profile {self.profile!r} times "
+            f"{self.scale:g} and makes tensors of the real size; all else is real"
+        )
 
 
 def simulated(profile: str, scale: float, **settings: object) -> dict[str, str]:
@@ -51,12 +75,6 @@ def computing(checkpoint: str, **settings: object) -> dict[str, str]:
     """Environment of a server that computes with a checkpoint's weights on the CPU."""
     path = EMBEDDED_CHECKPOINT if checkpoint == TINY else Path(checkpoint)
     return _variables(simulated="", checkpoint=path, **settings)
-
-
-def device() -> str:
-    """Where stages that compute do so, in words."""
-    chosen = Settings.load().device
-    return "a GPU if there is one, else the CPU" if chosen == "auto" else chosen
 
 
 def _variables(**settings: object) -> dict[str, str]:
@@ -86,9 +104,11 @@ async def _check_kind(url: str, profile: str) -> None:
     """Raise ServerError where a report would call simulated what computes, or the reverse."""
     async with (
         WorldClient(url) as client,
-        client.open_session(default_picture(), "a meadow", chunk_count=1, max_area=64 * 96) as one,
+        client.open_session(
+            default_picture(), "a meadow", chunk_count=1, max_area=64 * 96
+        ) as session,
     ):
-        model, simulated = str(one.ready["model"]), bool(one.ready["simulated"])
+        model, simulated = str(session.ready["model"]), bool(session.ready["simulated"])
     if simulated and not profile:
         raise ServerError(f"the server at {url} is {model}: it has no weights, and no --checkpoint")
     if not simulated and profile:

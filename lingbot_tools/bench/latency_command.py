@@ -1,120 +1,216 @@
-"""`scripts/bench latency`."""
+"""`scripts/bench latency`: its options, tables, JSON, and the picture of before and after."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
-from lingbot_client import WorldClient
+from lingbot_client.figures import DISTRIBUTIONS, Distribution, Figures
+from lingbot_client.timeline import Panel, draw
+from lingbot_client.trace import Span, acceptances, read_spans, write_trace
+from rich.table import Table
 
-from lingbot_tools.bench import commands, latency, latency_report
+from lingbot_tools.bench import commands, latency
 from lingbot_tools.bench.drive import FrameSize, errors
-from lingbot_tools.bench.hosting import Target, computing, device, serving, simulated
-from lingbot_tools.bench.limits import SCENARIOS, VARIANTS
-from lingbot_triton.simulated.profiles import find_profile
+from lingbot_tools.bench.hosting import Stages, serving
+from lingbot_tools.bench.latency import Results
+from lingbot_tools.bench.limits import (
+    ALL,
+    CLOSED,
+    INLINE,
+    SCENARIOS,
+    VARIANTS,
+    Limits,
+    Scenario,
+    Variant,
+)  # fmt: skip
+from lingbot_tools.bench.report import Report, new_table, stated
+from lingbot_triton.simulated.profiles import PROFILES, find_profile
 
 THINK_WHERE_COMPUTED = 0.5
 """Seconds a person takes where no profile says what a condition costs."""
 
+FIGURES = (
+    *((f"{title}, ms", clock, field) for title, clock, field in DISTRIBUTIONS),
+    ("weighted compute FPS", "server", "compute_fps"),
+    ("real-time factor", "client", "real_time_factor"),
+)
+CHUNKS_DRAWN = 3
+ABSENT = "-"
+
 
 @click.command("latency")
-@commands.profile_options
-@click.option("--checkpoint", help='Compute instead of simulating: a folder, or "tiny".')
-@click.option("--chunks", type=click.IntRange(1), help="In each session [20, or 6 if computed].")
-@click.option(
-    "--warm-up",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Chunks left out at the start of every session.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    help="Sessions per variant, the variants taking turns [1, or 3 if computed].",
-)
+@commands.simulation(scale=1.0)
+@commands.checkpoint
+@commands.count("--chunks", None, "In each session [20, or 6 if computed].")
+@commands.warm_up(2)
+@commands.count("--rounds", None, "Sessions per variant, taking turns [1, or 3 if computed].")
 @click.option("--think", type=click.FloatRange(0), help="Seconds of thinking [a condition's cost].")
-@click.option(
-    "--size",
-    type=commands.frame_size,
-    metavar="WxH",
-    help="Frames [832x480, or 96x64 if computed].",
-)
-@commands.url_option
+@commands.size("Frames [832x480, or 96x64 if computed].")
+@click.option("--url", help="gRPC address of a running server, instead of starting one.")
 @click.option("--plot", type=commands.FILE, help="Picture of before and after to write.")
 @click.option("--trace", type=commands.FILE, help="Trace for Perfetto to write.")
-@commands.report_options
+@commands.json_report
+@commands.enforce
 def command(
     profile: str, scale: float, checkpoint: str | None, chunks: int | None, warm_up: int,
     rounds: int | None, think: float | None, size: FrameSize | None, url: str | None,
     plot: Path | None, trace: Path | None, json_path: Path | None, enforce: bool,
 ) -> None:  # fmt: skip
     """Everything in line, prefetch only and all of it, side by side in one run."""
+    stages = Stages(profile, scale, checkpoint)
     costs = None if checkpoint else find_profile(profile, scale)
     if think is None:
         think = costs.condition / 1000 if costs else THINK_WHERE_COMPUTED
-    size = size or (commands.TINY_SIZE if checkpoint else commands.SIMULATED_SIZE)
+    size = size or (commands.TINY_SIZE if checkpoint else commands.FULL_SIZE)
     # Weights make conditions that are constant from chunk 10 on, and need no encoding any more.
-    chunks = chunks or (6 if checkpoint else 20)
-    rounds = rounds or (3 if checkpoint else 1)
+    chunks, rounds = chunks or (6 if checkpoint else 20), rounds or (3 if checkpoint else 1)
     plan = latency.Plan(size, chunks, warm_up, rounds, think)
-    environment = computing(checkpoint) if checkpoint else simulated(profile, scale)
     total = rounds * len(SCENARIOS) * len(VARIANTS) * (chunks + warm_up)
     with (
         commands.one_line_errors(),
         commands.progress(total) as advance,
-        serving(url, environment) as target,
+        serving(url, stages.environment()) as target,
     ):
-        results = commands.run(_measure(target, plan, lambda name, sample: advance(name)))
-        played = [one for sessions in results.sessions.values() for one in sessions]
-        wrong = target.explain(errors(played))
+        results = asyncio.run(latency.run(target.grpc, plan, advance))
+        wrong = target.explain(errors(chain(*results.sessions.values())))
     results.profile = costs or latency.measured_profile(results)
-    found = latency.bars(results)
     if plot is not None:
-        latency_report.plot(plot, results)
+        draw_before_after(plot, results)
     if trace is not None:
-        latency_report.trace(trace, results)
-    commands.finish(
-        "latency",
-        _about(results, checkpoint, scale, url),
-        list(latency_report.tables(results)),
-        commands.noted(found, stated=scale == 1.0 and not checkpoint),
-        latency_report.to_json(results),
-        errors=wrong,
-        json_path=json_path,
-        enforce=enforce,
-    )
+        spans = read_spans(results.sessions[CLOSED.name, ALL.name][0].summary)
+        write_trace(trace, spans, f"{CLOSED.description}; {ALL.text}")
+    bars = stated(latency.bars(results), scale == 1.0 and not checkpoint)
+    about = describe(plan, stages, url)
+    report = Report("latency", about, list(tables(results)), bars, to_json(results), wrong)
+    report.finish(json_path, enforce=enforce)
 
 
-async def _measure(target: Target, plan: latency.Plan, on_chunk: Any) -> latency.Results:
-    async with WorldClient(target.grpc) as client:
-        return await latency.run(client, plan, on_chunk)
-
-
-def _about(
-    results: latency.Results, checkpoint: str | None, scale: float, url: str | None
-) -> dict[str, Any]:
-    plan = results.plan
-    if checkpoint:
-        stages = f"nothing; the stages compute with the checkpoint {checkpoint!r} on {device()}"
-    else:
-        stages = (
-            f"the stages: each sleeps for the cost of profile {results.profile.name!r} "
-            f"times {scale:g} and makes tensors of the real size; all else is real"
-            if results.profile
-            else ""
-        )
+def describe(plan: latency.Plan, stages: Stages, url: str | None) -> dict[str, Any]:
+    """What was measured, and how."""
     return {
-        "simulated": stages,
+        "simulated": stages.simulated,
         "server": f"the one at {url}, with settings of its own" if url else "started for this run",
-        "frames": f"{plan.size.width}x{plan.size.height}",
+        "frames": str(plan.size),
         "measured": f"{plan.chunks} chunks a session, {plan.rounds} session(s) a variant, after "
         f"{plan.warm_up} warm-up chunks",
         "scenarios": f"thinking: {plan.think:g} s between the last frames and the next control",
         "clocks": "server: since_acceptance, which ends when frames are decoded, before they are "
         "sent; client: from sending the control to the arrival of frames",
         "limit": "what the best variant can reach, if nothing took time but the stages"
-        + (", whose costs are medians of calls in this run, in line" if checkpoint else ""),
+        + (", whose costs are medians of calls in this run, in line" if stages.checkpoint else ""),
         "left_out": "network between machines, encoding to video, GPUs",
     }
+
+
+def tables(results: Results) -> Iterator[Table]:
+    """A table per scenario: every figure, variants under one another."""
+    numbers = ("mean", "P50", "P90", "P99", "limit", "mean/limit", "mean/inline")
+    for scenario in SCENARIOS:
+        best = results.limits(scenario, ALL)
+        title = f"{scenario.name}: {scenario.description}"
+        table = new_table(title, ("figure", "clock", "variant"), numbers)
+        for label, clock, field in FIGURES:
+            bound = _value(best, field) if best else None
+            base = _value(results.figures(scenario, INLINE), field)
+            for variant in VARIANTS:
+                measured = results.figures(scenario, variant)
+                mean = _value(measured, field)
+                table.add_row(
+                    *((label, clock) if variant is INLINE else ("", "")),
+                    variant.name,
+                    *_cells(getattr(measured, field)),
+                    _number(bound, 1 if field not in ("compute_fps", "real_time_factor") else 2),
+                    _share(mean, bound),
+                    ABSENT if field == "condition_wait" else _share(mean, base),
+                    end_section=variant is ALL,
+                )
+        yield table
+
+
+def _value(source: Figures | Limits, field: str) -> float | None:
+    """A figure's mean, or the limit of it, which is the same by either clock."""
+    if isinstance(source, Limits):
+        field = field.removesuffix("_server").removesuffix("_client")
+    value: Distribution | float | None = getattr(source, field, None)
+    return value.mean if isinstance(value, Distribution) else value
+
+
+def _cells(value: Distribution | float) -> list[str]:
+    """Mean and percentiles of a distribution in whole tenths, or one number."""
+    if isinstance(value, Distribution):
+        return [_number(one) for one in (value.mean, value.p50, value.p90, value.p99)]
+    return [_number(value, 2), "", "", ""]
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return ABSENT if value is None or value != value else f"{value:.{digits}f}"
+
+
+def _share(value: float | None, base: float | None) -> str:
+    return _number(latency.ratio(value, base), 3)
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """Every figure, its limits and ratios to the best variant's, and every chunk behind it."""
+    return {
+        "profile": asdict(results.profile) if results.profile else None,
+        "think_seconds": results.plan.think,
+        "warm_up": results.plan.warm_up,
+        "variants": {variant.name: asdict(variant) for variant in VARIANTS},
+        "scenarios": {
+            scenario.name: {
+                variant.name: _entry(results, scenario, variant) for variant in VARIANTS
+            }
+            for scenario in SCENARIOS
+        },
+    }
+
+
+def _entry(results: Results, scenario: Scenario, variant: Variant) -> dict[str, Any]:
+    measured = results.figures(scenario, variant)
+    own, best = results.limits(scenario, variant), results.limits(scenario, ALL)
+    sessions = results.sessions[scenario.name, variant.name]
+    return {
+        "figures": asdict(measured),
+        "own_limits": asdict(own) if own else None,
+        "of_limit": _ratios(measured, best) if best else None,
+        "of_inline": _ratios(measured, results.figures(scenario, INLINE)),
+        "errors": errors(sessions),
+        "chunks": [[asdict(sample) for sample in session.samples] for session in sessions],
+    }
+
+
+def _ratios(measured: Figures, base: Figures | Limits) -> dict[str, float]:
+    """Means over a limit, or over another variant's means."""
+    fields = [field for _, _, field in FIGURES if field != "condition_wait"]
+    pairs = {field: (_value(measured, field), _value(base, field)) for field in fields}
+    return {field: latency.ratio(*pair) for field, pair in pairs.items()}
+
+
+def draw_before_after(path: Path, results: Results) -> None:
+    """Draw some steady chunks of the closed loop, everything in line above all of it."""
+    profile, panels = results.profile, []
+    simulated = profile is not None and profile.name in PROFILES
+    stages = f" (simulated stages, profile {profile.name})" if profile and simulated else ""
+    for variant in (INLINE, ALL):
+        spans = read_spans(results.sessions[CLOSED.name, variant.name][0].summary)
+        mean = results.figures(CLOSED, variant).period.mean
+        title = f"{variant.text}: a chunk every {mean:.0f} ms{stages}"
+        panels.append(steady_panel(spans, title, results.plan.warm_up))
+    width = max(panel.end - panel.since for panel in panels)
+    draw(path, [replace(panel, until=panel.since + width) for panel in panels])
+
+
+def steady_panel(spans: Sequence[Span], title: str, first: int) -> Panel:
+    """`CHUNKS_DRAWN` chunks of a session from chunk `first` on, for as long as they last."""
+    since = acceptances(spans).get(first, 0.0)
+    last = first + CHUNKS_DRAWN - 1
+    until = max((span.end for span in spans if span.chunk <= last), default=since)
+    margin = 0.02 * (until - since)
+    return Panel(title, spans, since - margin, until + margin)

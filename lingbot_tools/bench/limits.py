@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lingbot_client.figures import SECONDS_PER_CHUNK
@@ -11,6 +12,7 @@ from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import video_frames
 
 CHUNK = WORLD_FAST.chunk_latent_frames
+CHUNK_FRAMES = video_frames(CHUNK, first=False)
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,8 @@ class Variant:
     @property
     def options(self) -> dict[str, int | bool]:
         """Session options of the variant."""
-        return {
-            "prefetch_depth": self.prefetch_depth,
-            "commit_inline": self.commit_inline,
-            "decode_frames": self.decode_frames,
-        }
+        names = ("prefetch_depth", "commit_inline", "decode_frames")
+        return {name: getattr(self, name) for name in names}
 
 
 INLINE = Variant("inline", "everything in line, whole chunks", 0, True, CHUNK)
@@ -44,7 +43,7 @@ class Scenario:
     """How the person acts."""
 
     name: str
-    text: str
+    description: str
     think: bool = False
     """Whether the person takes time between the last frames and the next control."""
     ahead: bool = False
@@ -81,21 +80,19 @@ def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: fl
     condition = 0.0 if variant.prefetch_depth else profile.condition
     commit = profile.commit if variant.commit_inline else 0.0
     decoding = profile.decode_per_latent_frame
-    whole = condition + profile.denoise + commit + CHUNK * decoding
-    first = whole - (CHUNK - variant.decode_frames) * decoding
     lane = condition + profile.denoise + profile.commit
     """How long a chunk keeps the next one from being denoised."""
-    frames = video_frames(CHUNK, first=False)
     if scenario.ahead:
         period = max(lane, CHUNK * decoding, profile.condition)
-        return Limits(float("nan"), float("nan"), period, _rate(frames, period))
+        return Limits(math.nan, math.nan, period, _rate(period))
+    whole = condition + profile.denoise + commit + CHUNK * decoding
+    first = whole - (CHUNK - variant.decode_frames) * decoding
     pause = think if scenario.think else 0.0
-    queue = max(0.0, lane - whole - pause)
-    if variant.prefetch_depth:  # conditions are made one after another, one a chunk
-        queue = max(queue, profile.condition - whole - pause)
-    period = queue + whole + pause
-    return Limits(first + queue, whole + queue, period, _rate(frames, whole + queue))
+    # Prefetched conditions are made one after another, one a chunk.
+    slowest = max(lane, profile.condition) if variant.prefetch_depth else lane
+    queue = max(0.0, slowest - whole - pause)
+    return Limits(first + queue, whole + queue, queue + whole + pause, _rate(whole + queue))
 
 
-def _rate(frames: int, milliseconds: float) -> float:
-    return frames / milliseconds * 1000 if milliseconds else float("nan")
+def _rate(milliseconds: float) -> float:
+    return CHUNK_FRAMES / milliseconds * 1000 if milliseconds else math.nan

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lingbot_tools.bench.drive import FrameSize
 from lingbot_tools.bench.hosting import Target
-from lingbot_tools.bench.load_data import (
-    ANSWERS,
-    count_answers,
-    incomplete,
-    input_data,
-    read_export,
-)
+from lingbot_tools.bench.load_data import RESPONSES, count_responses, incomplete, read_export
 from lingbot_triton import metrics
 from lingbot_triton.protocol import ORCHESTRATOR, EndReason
 from lingbot_triton.stage import STAGES
@@ -40,32 +31,21 @@ class LoadError(RuntimeError):
 
 @dataclass(frozen=True)
 class Level:
-    """What one number of live sequences came to."""
+    """What one number of live sequences came to; the fields are those of the report."""
 
     concurrency: int
     seconds: float
-    row: dict[str, str]
-    """perf_analyzer's own line of its CSV file; latencies are to the first response, in µs."""
+    perf_analyzer: dict[str, str]
+    """Its own line of its CSV file; latencies are to the first response, in µs."""
     counters: dict[str, float]
     """By how much the server's counters rose."""
-    open_sessions: float
-    """Sessions that the server still had afterwards."""
-    answers: Counter[str] = field(default_factory=Counter)
-    """By status, where they were looked at. Not all of them: perf_analyzer writes no more down once
-    it has as many as asked for, while it still ends the sequences that it breaks off."""
-    incomplete: int = 0
+    answers: dict[str, int]
+    """Responses by status, where they were looked at. Not all of them: perf_analyzer writes no more
+    down once it has as many as asked for, while it still ends the sequences that it breaks off."""
+    faults: list[str]
 
-    @property
-    def chunks(self) -> float:
-        return total(self.counters, metrics.CHUNKS.name)
-
-    @property
-    def sequences(self) -> float:
-        return total(self.counters, metrics.OPENED.name)
-
-    @property
-    def rejections(self) -> float:
-        return total(self.counters, metrics.REJECTIONS.name)
+    def rise(self, metric: metrics.MetricSpec) -> float:
+        return total(self.counters, metric.name)
 
     @property
     def first_frames_ms(self) -> float:
@@ -74,31 +54,40 @@ class Level:
         count = self.counters.get(f"{name}_count", 0)
         return self.counters[f"{name}_sum"] / count * 1000 if count else float("nan")
 
-    def faults(self) -> list[str]:
-        """Everything that is not as it should be; perf_analyzer counts our errors as successes."""
-        bad_ends = self.sequences - self.counters.get(_closed(EndReason.END), 0)
-        bad_answers = {status: n for status, n in self.answers.items() if status not in ANSWERS}
-        found = [
-            (self.rejections, f"{self.rejections:.0f} rejections: {self._rejected()}"),
-            (bad_ends, f"{bad_ends:.0f} sessions more were opened than ended by END"),
-            (self.open_sessions, f"{self.open_sessions:.0f} sessions are still there"),
-            (not self.chunks, "no chunk was made"),
-            (bool(bad_answers), f"answers that are errors: {bad_answers}"),
-            (self.incomplete, f"{self.incomplete} controls without all parts of their chunk"),
-        ]
-        return [f"concurrency {self.concurrency}: {text}" for fault, text in found if fault]
 
-    def _rejected(self) -> str:
-        family = metrics.REJECTIONS.name
-        risen = {key: n for key, n in self.counters.items() if key.startswith(family) and n}
-        return ", ".join(f"{key.removeprefix(family)} {n:.0f}" for key, n in risen.items())
+def find_faults(
+    concurrency: int,
+    counters: dict[str, float],
+    open_sessions: float = 0,
+    responses: Mapping[str, int] | None = None,
+    incomplete: int = 0,
+) -> list[str]:
+    """Everything that is not as it should be; perf_analyzer counts our errors as successes."""
+    opened, chunks, rejections = (
+        total(counters, metric.name)
+        for metric in (metrics.OPENED, metrics.CHUNKS, metrics.REJECTIONS)
+    )
+    closed = f'{metrics.CLOSED.name}{{{metrics.CLOSED.label}="{EndReason.END.value}"}}'
+    bad_ends = opened - counters.get(closed, 0)
+    family = metrics.REJECTIONS.name
+    codes = (
+        f"{name.removeprefix(family)} {rise:.0f}"
+        for name, rise in counters.items()
+        if name.startswith(family) and rise
+    )
+    bad = {status: n for status, n in (responses or {}).items() if status not in RESPONSES}
+    faults = {
+        f"{rejections:.0f} rejections: {', '.join(codes)}": rejections,
+        f"{bad_ends:.0f} sessions more were opened than ended by END": bad_ends,
+        f"{open_sessions:.0f} sessions are still there": open_sessions,
+        "no chunk was made": not chunks,
+        f"answers that are errors: {bad}": bad,
+        f"{incomplete} controls without all parts of their chunk": incomplete,
+    }
+    return [f"concurrency {concurrency}: {fault}" for fault, happened in faults.items() if happened]
 
 
-def _closed(reason: EndReason) -> str:
-    return f'{metrics.CLOSED.name}{{{metrics.CLOSED.label}="{reason.value}"}}'
-
-
-def command(url: str, data: Path, concurrency: int, requests: int, results: Path) -> list[str]:
+def perf_analyzer(url: str, folder: Path, concurrency: int, requests: int) -> list[str]:
     """The perf_analyzer call; README shows the same."""
     beside = Path(sys.executable).with_name("perf_analyzer")
     binary = str(beside) if beside.exists() else shutil.which("perf_analyzer")
@@ -109,51 +98,45 @@ def command(url: str, data: Path, concurrency: int, requests: int, results: Path
         "-m", ORCHESTRATOR.name,
         "-u", url,
         "-i", "grpc", "--streaming", "--async",
-        "--input-data", str(data),
+        "--input-data", str(folder / "data.json"),
         "--concurrency-range", str(concurrency),
         "--request-count", str(requests),
         "--bls-composing-models", ",".join(spec.name for spec in STAGES),
-        "-f", str(results),
+        "-f", str(folder / "results.csv"),
     ]  # fmt: skip
 
 
 def run_level(
-    target: Target, folder: Path, concurrency: int, requests: int, check_answers: bool
+    target: Target, folder: Path, concurrency: int, requests: int, check_responses: bool
 ) -> Level:
     """Run perf_analyzer once with `concurrency` live sequences, on the data in `folder`."""
-    results = folder / f"results-{concurrency}.csv"
-    export = folder / f"answers-{concurrency}.json"
-    call = command(target.grpc, folder / "data.json", concurrency, requests, results)
-    if check_answers:
+    export = folder / "responses.json"
+    call = perf_analyzer(target.grpc, folder, concurrency, requests)
+    if check_responses:
         call += ["--profile-export-file", str(export)]
     before, started = scrape(target.metrics), time.monotonic()
     _run(call)
     seconds = time.monotonic() - started
     after = _settled(target.metrics)
-    made = read_export(export) if check_answers else []
-    export.unlink(missing_ok=True)
-    return Level(
-        concurrency,
-        seconds,
-        _last_row(results),
-        {name: value - before.get(name, 0.0) for name, value in after.items()},
-        total(after, metrics.SESSIONS.name),
-        count_answers(made),
-        incomplete(made),
-    )
+    with (folder / "results.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    written = read_export(export) if check_responses else []
+    export.unlink(missing_ok=True)  # perf_analyzer writes over no file
+    rises = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    responses = count_responses(written)
+    sessions = total(after, metrics.SESSIONS.name)
+    faults = find_faults(concurrency, rises, sessions, responses, incomplete(written))
+    counters = {name: rise for name, rise in rises.items() if "_bucket" not in name}
+    return Level(concurrency, seconds, row, counters, dict(responses), faults)
 
 
 def _run(call: Sequence[str]) -> None:
     environment = {**os.environ, **perf_analyzer_environment()}
     try:
         done = subprocess.run(
-            call,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LEVEL_SECONDS,
+            call, env=environment, capture_output=True, text=True, timeout=LEVEL_SECONDS,
             check=False,
-        )
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LoadError(f"not done after {LEVEL_SECONDS:.0f} s: {shlex.join(call)}") from None
     if done.returncode:
@@ -166,26 +149,17 @@ def _settled(address: str) -> dict[str, float]:
     """Counters once every session that was opened has ended, or after `SETTLE_SECONDS`."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        found = scrape(address)
-        opened, closed = (total(found, spec.name) for spec in (metrics.OPENED, metrics.CLOSED))
-        settled = opened <= closed and not total(found, metrics.SESSIONS.name)
+        series = scrape(address)
+        opened, closed = (total(series, spec.name) for spec in (metrics.OPENED, metrics.CLOSED))
+        settled = opened <= closed and not total(series, metrics.SESSIONS.name)
         if settled or time.monotonic() > deadline:
-            return found
+            return series
         time.sleep(0.1)
-
-
-def _last_row(path: Path) -> dict[str, str]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))[-1]
-
-
-def write_data(folder: Path, size: FrameSize) -> None:
-    (folder / "data.json").write_text(json.dumps(input_data(size)))
 
 
 def write_csv(path: Path, levels: Sequence[Level]) -> None:
     """Perf_analyzer's lines of all levels, as one file."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(levels[0].row))
+        writer = csv.DictWriter(file, list(levels[0].perf_analyzer))
         writer.writeheader()
-        writer.writerows(level.row for level in levels)
+        writer.writerows(level.perf_analyzer for level in levels)

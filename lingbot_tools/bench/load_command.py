@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from lingbot_tools.bench import commands, load
-from lingbot_tools.bench.bars import Bar
 from lingbot_tools.bench.drive import FrameSize
-from lingbot_tools.bench.hosting import computing, device, serving, simulated
+from lingbot_tools.bench.hosting import Stages, serving
+from lingbot_tools.bench.load_data import input_data
+from lingbot_tools.bench.report import Bar, Report, new_table
+from lingbot_triton import metrics
 
 CHECKED_SIZE = FrameSize(32, 16)
 """Frames small enough for perf_analyzer to write all of them down as text."""
@@ -21,144 +24,94 @@ CHECKED_SIZE = FrameSize(32, 16)
 
 def numbers(text: str) -> tuple[int, ...]:
     """Read whole numbers above 0, with commas between them."""
-    found = tuple(int(part) for part in text.split(","))
-    if min(found) < 1:
+    values = tuple(int(part) for part in text.split(","))
+    if min(values) < 1:
         raise ValueError(f"{text!r} has a number below 1")
-    return found
+    return values
 
 
-@click.command("load-test")
-@commands.add(
-    click.option(
-        "--profile", default="seed-4xh100", show_default=True, help="Costs of the simulated stages."
-    ),
-    click.option(
-        "--scale",
-        type=click.FloatRange(0),
-        default=0.05,
-        show_default=True,
-        help="Factor on the profile's costs.",
-    ),
-)
-@click.option("--checkpoint", help='Compute instead of simulating: a folder, or "tiny".')
+@click.command("load-test", context_settings={"show_default": True})
+@commands.simulation(scale=0.05)
+@commands.checkpoint
 @click.option(
     "--concurrency",
-    "levels",
+    "concurrencies",
     type=numbers,
     default="1,4,8",
-    show_default=True,
     help="Live sequences, one run of perf_analyzer each.",
 )
-@click.option(
-    "--requests",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="Requests of each run.",
-)
-@click.option(
-    "--size",
-    type=commands.frame_size,
-    metavar="WxH",
-    help="Frames [832x480, 96x64 if computed, 32x16 with --check-answers].",
-)
+@commands.count("--requests", 200, "Requests of each run.")
+@commands.size("Frames [832x480, 96x64 if computed, 32x16 with --check-answers].")
 @click.option(
     "--check-answers",
     is_flag=True,
     help="Look at every answer too, not only at the server's counters.",
 )
 @click.option("--url", help="gRPC address of a running server; needs --metrics-url.")
-@click.option("--metrics-url", default="", help="host:port of the running server's metrics.")
+@click.option("--metrics-url", help="host:port of the running server's metrics.")
 @click.option("--csv", "csv_path", type=commands.FILE, help="perf_analyzer's results to write.")
-@click.option("--json", "json_path", type=commands.FILE, help="Report to write, as JSON.")
+@commands.json_report
 def command(
-    profile: str, scale: float, checkpoint: str | None, levels: tuple[int, ...], requests: int,
-    size: FrameSize | None, check_answers: bool, url: str | None, metrics_url: str,
-    csv_path: Path | None, json_path: Path | None,
+    profile: str, scale: float, checkpoint: str | None, concurrencies: tuple[int, ...],
+    requests: int, size: FrameSize | None, check_answers: bool, url: str | None,
+    metrics_url: str | None, csv_path: Path | None, json_path: Path | None,
 ) -> None:  # fmt: skip
     """NVIDIA's perf_analyzer plays whole sessions; exits with 1 on any error or rejection."""
     if url and not metrics_url:
         raise click.UsageError("--url needs --metrics-url: errors only show in the counters")
     if size is None:
-        size = commands.TINY_SIZE if checkpoint else commands.SIMULATED_SIZE
+        size = commands.TINY_SIZE if checkpoint else commands.FULL_SIZE
         size = CHECKED_SIZE if check_answers else size
-    settings = {"max_sessions": max(8, *levels)}
-    environment = (
-        computing(checkpoint, **settings) if checkpoint else simulated(profile, scale, **settings)
-    )
-    found = []
+    stages = Stages(profile, scale, checkpoint)
+    levels = []
     with (
         commands.one_line_errors(load.LoadError),
-        commands.progress(len(levels)) as advance,
-        tempfile.TemporaryDirectory(prefix="lingbot-load-") as folder,
-        serving(url, environment) as target,
+        commands.progress(len(concurrencies)) as advance,
+        tempfile.TemporaryDirectory(prefix="lingbot-load-") as name,
+        serving(url, stages.environment(max_sessions=max(8, *concurrencies))) as target,
     ):
-        target = replace(target, metrics=target.metrics or metrics_url)
-        load.write_data(Path(folder), size)
-        for concurrency in levels:
-            level = load.run_level(target, Path(folder), concurrency, requests, check_answers)
+        folder, target = Path(name), replace(target, metrics=target.metrics or metrics_url or "")
+        (folder / "data.json").write_text(json.dumps(input_data(size)))
+        for concurrency in concurrencies:
+            levels.append(load.run_level(target, folder, concurrency, requests, check_answers))
             advance(f"{concurrency} sequences")
-            found.append(level)
-        faults = target.explain([fault for level in found for fault in level.faults()])
+        faults = target.explain([fault for level in levels for fault in level.faults])
     if csv_path is not None:
-        load.write_csv(csv_path, found)
-    stages = (
-        f"nothing; the stages compute with the checkpoint {checkpoint!r} on {device()}"
-        if checkpoint
-        else f"the stages: each sleeps for the cost of profile {profile!r} times {scale:g}"
-    )
-    commands.finish(
-        "load-test",
-        {
-            "simulated": stages,
-            "frames": f"{size.width}x{size.height}",
-            "checked": "perf_analyzer's exit code, the server's counters of rejections, sessions "
-            "and chunks"
-            + (", status and parts of what perf_analyzer wrote down" if check_answers else ""),
-            "left_out": "time between controls, which perf_analyzer cannot wait: for that there "
-            "is lingbot-world bench",
-        },
-        [table(found)],
-        [Bar("errors, rejections and sessions left over", len(faults), 0)],
-        {"levels": [to_json(level) for level in found]},
-        errors=faults,
-        json_path=json_path,
-        enforce=True,
-    )
-
-
-def table(found: Sequence[load.Level]) -> Table:
-    """One row per number of live sequences."""
-    shown = Table(
-        title="perf_analyzer, requests answered", title_justify="left",
-        caption="latencies in ms; perf_analyzer's are to the first response of any request, "
-        "START and END included",
-    )  # fmt: skip
-    for name in (
-        "sequences at a time", "requests/s", "responses/s", "P50", "P90", "P99",
-        "sessions", "chunks", "first frames, mean, server", "rejections",
-    ):  # fmt: skip
-        shown.add_column(name, justify="right")
-    for level in found:
-        shown.add_row(
-            str(level.concurrency),
-            level.row["Inferences/Second"],
-            level.row["Response Throughput"],
-            *(f"{int(level.row[f'p{share} latency']) / 1000:.1f}" for share in (50, 90, 99)),
-            f"{level.sequences:.0f}",
-            f"{level.chunks:.0f}",
-            f"{level.first_frames_ms:.1f}",
-            f"{level.rejections:.0f}",
-        )
-    return shown
-
-
-def to_json(level: load.Level) -> dict[str, object]:
-    return {
-        "concurrency": level.concurrency,
-        "seconds": level.seconds,
-        "perf_analyzer": level.row,
-        "counters": {name: rise for name, rise in level.counters.items() if "_bucket" not in name},
-        "answers": dict(level.answers),
-        "faults": level.faults(),
+        load.write_csv(csv_path, levels)
+    about = {
+        "simulated": stages.simulated,
+        "frames": str(size),
+        "checked": "perf_analyzer's exit code, the server's counters of rejections, sessions and "
+        "chunks" + (", status and parts of what perf_analyzer wrote down" if check_answers else ""),
+        "left_out": "time between controls, which perf_analyzer cannot wait: for that there is "
+        "lingbot-world bench",
     }
+    bars = [Bar("errors, rejections and sessions left over", len(faults), 0)]
+    details = {"levels": [asdict(level) for level in levels]}
+    report = Report("load-test", about, [table(levels)], bars, details, faults)
+    report.finish(json_path, enforce=True)
+
+
+def table(levels: Sequence[load.Level]) -> Table:
+    """One row per number of live sequences."""
+    rows = new_table("perf_analyzer, requests answered", (), (
+        "sequences at a time", "requests/s", "responses/s", "P50", "P90", "P99", "sessions",
+        "chunks", "first frames, mean, server", "rejections",
+    ))  # fmt: skip
+    rows.caption = (
+        "latencies in ms; perf_analyzer's are to the first response of any request, START and END "
+        "included"
+    )
+    for level in levels:
+        row = level.perf_analyzer
+        rows.add_row(
+            str(level.concurrency),
+            row["Inferences/Second"],
+            row["Response Throughput"],
+            *(f"{int(row[f'p{share} latency']) / 1000:.1f}" for share in (50, 90, 99)),
+            f"{level.rise(metrics.OPENED):.0f}",
+            f"{level.rise(metrics.CHUNKS):.0f}",
+            f"{level.first_frames_ms:.1f}",
+            f"{level.rise(metrics.REJECTIONS):.0f}",
+        )
+    return rows

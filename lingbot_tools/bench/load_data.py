@@ -1,4 +1,4 @@
-"""Input data for perf_analyzer, and what it writes down of the answers."""
+"""Input data for perf_analyzer, and what it writes down of the responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lingbot_tools.bench.drive import KEYS, FrameSize
 SEQUENCES = ((7, 3), (7, 7), (7, 5), (4, 4))
 """Chunks that a session may have, and how many it is given before END: some end early."""
 
-ANSWERS = ("READY", "FRAMES", "CLOSED")
+RESPONSES = ("READY", "FRAMES", "CLOSED")
 
 
 def input_data(size: FrameSize) -> dict[str, Any]:
@@ -28,29 +28,21 @@ def input_data(size: FrameSize) -> dict[str, Any]:
     return {"data": [_stream(seed, *chunks, size) for seed, chunks in enumerate(SEQUENCES)]}
 
 
-def _stream(seed: int, most: int, sent: int, size: FrameSize) -> list[dict[str, Any]]:
-    options = {"seed": seed, "chunk_count": most, **size.options}
+def _stream(seed: int, chunk_count: int, sent: int, size: FrameSize) -> list[dict[str, Any]]:
+    picture = encode_picture(default_picture(size.width, size.height))
+    # A BYTES element as Triton has it on the wire, which perf_analyzer wants as base64.
+    element = len(picture).to_bytes(4, "little") + picture
     start = {
-        "image": {"b64": _length_and(encode_picture(default_picture(size.width, size.height)))},
+        "image": {"b64": base64.b64encode(element).decode()},
         "prompt": [DEFAULT_PROMPT],
-        "options": [json.dumps(options)],
+        "options": [json.dumps({"seed": seed, "chunk_count": chunk_count, **size.options})],
     }
-    controls = [
-        {"chunk_index": [index], "keys": _strings(KEYS[(seed + index) % len(KEYS)])}
-        for index in range(sent)
-    ]
+    controls = []
+    for index in range(sent):
+        keys = list(KEYS[(seed + index) % len(KEYS)]) or [""]
+        controls.append({"chunk_index": [index], "keys": {"content": keys, "shape": [len(keys)]}})
     # A step needs an input, and an empty token is the one that sessions have without any.
     return [start, *controls, {"token": [""]}]
-
-
-def _strings(keys: str) -> dict[str, Any]:
-    content = list(keys) or [""]
-    return {"content": content, "shape": [len(content)]}
-
-
-def _length_and(data: bytes) -> str:
-    """A BYTES element as Triton has it on the wire, which is what perf_analyzer wants as base64."""
-    return base64.b64encode(len(data).to_bytes(4, "little") + data).decode()
 
 
 def read_export(path: Path) -> list[dict[str, Any]]:
@@ -59,26 +51,20 @@ def read_export(path: Path) -> list[dict[str, Any]]:
     return [request for one in document["experiments"] for request in one["requests"]]
 
 
-def count_answers(requests: Iterable[dict[str, Any]]) -> Counter[str]:
-    """Answers by status."""
-    return Counter(
-        answer.get("status", "no status")
-        for request in requests
-        for answer in request["response_outputs"]
-    )
+def count_responses(requests: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Responses by status."""
+    responses = (response for request in requests for response in request["response_outputs"])
+    return Counter(response.get("status", "no status") for response in responses)
 
 
 def incomplete(requests: Iterable[dict[str, Any]]) -> int:
-    """Controls that were not answered with every part of their chunk, in order."""
-    return sum(
-        _parts(request["response_outputs"]) is False
-        for request in requests
-        if "chunk_index" in request["request_inputs"]
-    )
+    """Controls whose responses were not every part of their chunk, in order."""
+    controls = (request for request in requests if "chunk_index" in request["request_inputs"])
+    return sum(not _whole(control["response_outputs"]) for control in controls)
 
 
-def _parts(answers: list[dict[str, Any]]) -> bool:
-    infos = [json.loads(answer["info"]) for answer in answers if answer["status"] == "FRAMES"]
+def _whole(responses: list[dict[str, Any]]) -> bool:
+    infos = [json.loads(one["info"]) for one in responses if one["status"] == "FRAMES"]
     return bool(infos) and [info["part"] for info in infos] == list(range(infos[0]["parts"]))
 
 

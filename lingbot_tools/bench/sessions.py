@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import math
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from urllib.request import urlopen
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from lingbot_client import WorldClient, WorldSession
-from lingbot_client.figures import ChunkSample, Figures, figures
+import click
+from lingbot_client import WorldClient
+from lingbot_client.figures import Figures, figures
 from lingbot_client.pace import Gate, Pace, Played
+from rich.table import Table
 
-from lingbot_tools.bench.bars import Bar
-from lingbot_tools.bench.drive import FrameSize, measure, open_session
-from lingbot_triton.simulated.profiles import CostProfile
-from lingbot_triton.stage import DENOISE_STAGE
+from lingbot_tools.bench import commands
+from lingbot_tools.bench.drive import FrameSize, errors, measure, open_session
+from lingbot_tools.bench.hosting import Stages, Target, serving
+from lingbot_tools.bench.report import Bar, Report, new_table, stated
+from lingbot_triton.simulated.profiles import CostProfile, find_profile
+from lingbot_triton.stage import DENOISE_STAGE, STAGES
+from lingbot_triton.triton.placement import Place
+from lingbot_triton.triton.render import write
+from lingbot_triton.triton.scrape import scrape
 
 UTILISATION_BAR, THROUGHPUT_BAR, FAIRNESS_BAR, IDLE_BAR = 0.97, 0.95, 1.1, 0.98
 SEED = 1000
 """Seed of the first session; each further one has the next, so that frames cannot be mixed up."""
-
-COMPUTED = re.compile(
-    rf'^nv_inference_compute_infer_duration_us{{model="{DENOISE_STAGE.name}".*}} (\S+)$', re.M
-)
 
 
 @dataclass(frozen=True)
@@ -45,140 +49,169 @@ CASES = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Results:
-    """What one case came to, over the time in which all its sessions were at work."""
+    """What one case came to while all its sessions were at work: the fields of the report."""
 
     case: Case
-    played: list[Played]
-    warm_up: int
-    cost: float
-    """Seconds that a chunk keeps an instance of denoise: its steps and its commit."""
-    computed: float
-    """Seconds that the instances of denoise computed from the first control to the last chunk,
-    as Triton counted them."""
-    elapsed: float
-    silent_chunks: int = 0
+    window_seconds: float
+    """From the end of the last warm-up to the end of the first session."""
+    chunks: list[int]
+    """Chunks of each session within the window."""
+    chunks_per_second: float
+    """Of all sessions together."""
+    utilisation: float
+    """Chunks a second over the most that the instances of denoise could do."""
+    utilisation_by_tritons_counter: float
+    """The same by Triton's own counter of computing time, opening and draining included."""
+    unfairness: float
+    """Most chunks of a session over the fewest of another."""
+    silent_chunks: int
     """Chunks the silent sessions were sent; none, or something is wrong."""
-    window: tuple[float, float] = field(init=False)
+    figures: Figures
 
-    def __post_init__(self) -> None:
-        full = [one.samples for one in self.played if len(one.samples) > self.warm_up]
-        start = max((samples[self.warm_up - 1].last_at for samples in full), default=0.0)
-        end = min((samples[-1].last_at for samples in full), default=0.0)
-        self.window = (start, end)
 
-    @property
-    def seconds(self) -> float:
-        return self.window[1] - self.window[0]
-
-    @property
-    def figures(self) -> Figures:
-        return figures([one.samples for one in self.played], self.warm_up)
-
-    @property
-    def chunks(self) -> list[int]:
-        """Chunks of each session within the window."""
-        start, end = self.window
-        return [
-            sum(start < sample.last_at <= end for sample in one.samples if sample.ok)
-            for one in self.played
-        ]
-
-    @property
-    def throughput(self) -> float:
-        """Chunks a second of all sessions together."""
-        return sum(self.chunks) / self.seconds if self.seconds > 0 else float("nan")
-
-    @property
-    def utilisation(self) -> float:
-        """Throughput over the most that the instances of denoise could do."""
-        return self.throughput * self.cost / self.case.instances
-
-    @property
-    def counted_utilisation(self) -> float:
-        """The same by Triton's own counter of computing time, opening and draining included."""
-        return self.computed / (self.elapsed * self.case.instances)
-
-    @property
-    def unfairness(self) -> float:
-        """Most chunks of a session over the fewest of another."""
-        return max(self.chunks) / min(self.chunks) if min(self.chunks) else float("inf")
+def summarise(
+    case: Case, played: Sequence[Played], warm_up: int, cost: float, busy: float,
+    silent_chunks: int = 0,
+) -> Results:  # fmt: skip
+    """`cost`: seconds that a chunk keeps an instance of denoise; `busy`: Triton's share of time."""
+    sessions = [session.samples for session in played]
+    full = [samples for samples in sessions if len(samples) > warm_up]
+    start = max((samples[warm_up - 1].last_at for samples in full), default=0.0)
+    end = min((samples[-1].last_at for samples in full), default=0.0)
+    chunks = [
+        sum(start < sample.last_at <= end for sample in samples if sample.ok)
+        for samples in sessions
+    ]
+    rate = sum(chunks) / (end - start) if end > start else math.nan
+    unfairness = max(chunks) / min(chunks) if min(chunks) else math.inf
+    return Results(
+        case, end - start, chunks, rate, rate * cost / case.instances, busy, unfairness,
+        silent_chunks, figures(sessions, warm_up),
+    )  # fmt: skip
 
 
 async def run(
-    client: WorldClient,
-    metrics: str,
-    case: Case,
-    size: FrameSize,
-    chunks: int,
-    warm_up: int,
-    profile: CostProfile,
-    on_chunk: Callable[[ChunkSample], None],
-) -> Results:
-    """Play all sessions of a case at the same time, each in a closed loop."""
-    silent = [open_session(client, size, chunks, SEED - 1 - number) for number in range(case.idle)]
-    for session in silent:
-        await session.open()
-    try:
-        before, started = _computed(metrics), time.monotonic()
-        gate = Gate(case.sessions)
-        pace = Pace(warm_up + chunks)
-        playing = (
-            measure(client, size, pace, seed=SEED + number, gate=gate, on_chunk=on_chunk)
-            for number in range(case.sessions)
-        )
-        played = list(await asyncio.gather(*playing))
-        elapsed, computed = time.monotonic() - started, _computed(metrics) - before
-    finally:
-        silent_chunks = await _close(silent)
-    cost = (profile.denoise + profile.commit) / 1000
-    return Results(case, played, warm_up, cost, computed, elapsed, silent_chunks)
+    target: Target, case: Case, size: FrameSize, chunks: int, warm_up: int, costs: CostProfile,
+    advance: Callable[[str], None],
+) -> tuple[Results, list[str]]:  # fmt: skip
+    """Play all sessions of a case at the same time, each in a closed loop; also what failed."""
+    gate, pace = Gate(case.sessions), Pace(warm_up + chunks)
+    async with WorldClient(target.grpc) as client:
+        silent = [open_session(client, size, chunks, SEED - 1 - n) for n in range(case.idle)]
+        for session in silent:
+            await session.open()
+        try:
+            before, started = computed_seconds(target.metrics), time.monotonic()
+            playing = (
+                measure(client, size, pace, seed=SEED + number, gate=gate,
+                        on_chunk=lambda sample: advance(case.name))
+                for number in range(case.sessions)
+            )  # fmt: skip
+            played = await asyncio.gather(*playing)
+            possible = (time.monotonic() - started) * case.instances
+            busy = (computed_seconds(target.metrics) - before) / possible
+        finally:
+            await asyncio.gather(*(session.close() for session in silent))
+    silent_chunks = sum((session.summary or {}).get("chunks", 0) for session in silent)
+    return summarise(case, played, warm_up, chunk_seconds(costs), busy, silent_chunks), errors(
+        played
+    )
 
 
-async def _close(sessions: Sequence[WorldSession]) -> int:
-    """Close the silent sessions; returns how many chunks they got."""
-    await asyncio.gather(*(session.close() for session in sessions))
-    return sum((session.summary or {}).get("chunks", 0) for session in sessions)
+def chunk_seconds(costs: CostProfile) -> float:
+    """How long a chunk keeps an instance of denoise: its steps and its commit."""
+    return (costs.denoise + costs.commit) / 1000
 
 
-def _computed(metrics: str) -> float:
-    """Seconds that the instances of denoise have computed; NaN where there are no metrics."""
-    if not metrics:
-        return float("nan")
-    with urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    return sum(float(value) for value in COMPUTED.findall(text)) / 1e6
+def computed_seconds(metrics: str) -> float:
+    """Seconds that all instances of denoise have computed, by Triton's own counter."""
+    series = scrape(metrics, "nv_inference_compute_infer_duration_us")
+    denoise = f'model="{DENOISE_STAGE.name}"'
+    return sum(value for name, value in series.items() if denoise in name) / 1e6
 
 
 def bars(results: Sequence[Results]) -> list[Bar]:
     """The promises about many sessions."""
-    one, silent, several = results
-    rows = [Bar("failed chunks", sum(found.figures.failures for found in results), 0)]
-    note = "useful denoise and commit time over all time, while every session was at work"
-    rows.append(
-        Bar(
-            f"denoise utilisation, {one.case.name}",
-            one.utilisation,
-            UTILISATION_BAR,
-            True,
-            "",
-            note,
+    base, silent, several = results
+    used = "useful denoise and commit time over all time, while every session was at work"
+    beside = f"of the throughput without them; the silent ones got {silent.silent_chunks} chunks"
+    share = silent.chunks_per_second / base.chunks_per_second
+    return [
+        Bar("failed chunks", sum(result.figures.failures for result in results), 0),
+        Bar(f"denoise utilisation, {base.case.name}", base.utilisation, UTILISATION_BAR, True,
+            note=used),
+        Bar(f"of the ideal throughput, {several.case.name}", several.utilisation, THROUGHPUT_BAR,
+            True),
+        *(
+            Bar(f"most over fewest chunks, {result.case.name}", result.unfairness, FAIRNESS_BAR)
+            for result in results
+        ),
+        Bar("throughput beside silent sessions", share, IDLE_BAR, True, note=beside),
+    ]  # fmt: skip
+
+
+def table(results: Sequence[Results], cost: float) -> Table:
+    """One row per case; an instance of denoise could make a chunk every `cost` seconds."""
+    numbers = ("chunks each", "seconds", "chunks/s", "ideal", "utilisation", "by Triton's counter",
+               "first frames P50, ms", "period P50, ms")  # fmt: skip
+    rows = new_table("sessions at a time, closed loops", ["case"], numbers)
+    for result in results:
+        rows.add_row(
+            result.case.name,
+            " ".join(map(str, result.chunks)),
+            f"{result.window_seconds:.1f}",
+            f"{result.chunks_per_second:.3f}",
+            f"{result.case.instances / cost:.3f}" if cost else "-",
+            f"{result.utilisation:.3f}",
+            f"{result.utilisation_by_tritons_counter:.3f}",
+            f"{result.figures.first_frames_server.p50:.0f}",
+            f"{result.figures.period.p50:.0f}",
         )
-    )
-    rows.append(
-        Bar(
-            f"of the ideal throughput, {several.case.name}",
-            several.utilisation,
-            THROUGHPUT_BAR,
-            True,
-        )
-    )
-    rows += [
-        Bar(f"most over fewest chunks, {found.case.name}", found.unfairness, FAIRNESS_BAR)
-        for found in results
-    ]
-    note = f"of the throughput without them; {silent.silent_chunks} chunks came to the silent ones"
-    ratio = silent.throughput / one.throughput
-    rows.append(Bar("throughput beside silent sessions", ratio, IDLE_BAR, True, "", note))
     return rows
+
+
+def instances(folder: Path, count: int) -> Path:
+    """A copy of the model repository with `count` instances of every worker."""
+    write(folder, {spec.name: Place(count=count) for spec in STAGES})
+    return folder
+
+
+@click.command("sessions")
+@commands.simulation(scale=1.0)
+@commands.count("--chunks", 16, "Chunks of each session, after the warm-up.", least=2)
+@commands.warm_up(2)
+@commands.size("Frames.", default="832x480")
+@commands.json_report
+@commands.enforce
+def command(
+    profile: str, scale: float, chunks: int, warm_up: int, size: FrameSize,
+    json_path: Path | None, enforce: bool,
+) -> None:  # fmt: skip
+    """Several sessions at a time: use of the workers, fairness, and what silent ones cost."""
+    stages, costs = Stages(profile, scale), find_profile(profile, scale)
+    total = sum(case.sessions for case in CASES) * (chunks + warm_up)
+    results: list[Results] = []
+    wrong: list[str] = []
+    with commands.one_line_errors(), commands.progress(total) as advance:
+        for case in CASES:
+            with tempfile.TemporaryDirectory(prefix="lingbot-instances-") as folder:
+                repository = instances(Path(folder), case.instances)
+                with serving(None, stages.environment(), repository) as target:
+                    work = run(target, case, size, chunks, warm_up, costs, advance)
+                    result, failures = asyncio.run(work)
+                    results.append(result)
+                    wrong += target.explain(failures)
+    about = {
+        "simulated": stages.simulated,
+        "frames": str(size),
+        "measured": f"closed loops, {chunks} chunks a session after {warm_up} warm-up chunks; "
+        "a server of its own for each case, with so many instances of every worker",
+        "window": "from the moment the last session ended its warm-up until the first one had "
+        "all its chunks",
+        "left_out": "GPUs: instances here sleep side by side, on a GPU they would share it",
+    }
+    details = {"cases": [asdict(result) for result in results]}
+    tables, rows = [table(results, chunk_seconds(costs))], stated(bars(results), scale == 1.0)
+    Report("sessions", about, tables, rows, details, wrong).finish(json_path, enforce=enforce)

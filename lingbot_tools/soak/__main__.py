@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from lingbot_tools.bench.commands import finish, one_line_errors, progress
+from lingbot_tools.bench.commands import one_line_errors, progress
+from lingbot_tools.bench.report import Report
 from lingbot_tools.soak.phases import Phase, endless, play, short
 from lingbot_tools.soak.verdict import bars, draw, memory
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
@@ -38,7 +39,7 @@ def main(
         run(phases, simulated)
     if plot is not None:
         draw(plot, phases)
-    finish(
+    report = Report(
         "soak",
         {
             "stages": "simulated" if simulated else "the tiny checkpoint on the CPU",
@@ -47,10 +48,8 @@ def main(
         [table(phase) for phase in phases],
         [bar for phase in phases for bar in bars(phase)],
         {"phases": [asdict(phase) for phase in phases]},
-        errors=(),
-        json_path=json_path,
-        enforce=True,
     )
+    report.finish(json_path, enforce=True)
 
 
 def run(phases: list[Phase], simulated: bool) -> None:

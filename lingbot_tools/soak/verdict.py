@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lingbot_tools.bench.bars import Bar
+from lingbot_tools.bench.report import Bar
 from lingbot_tools.soak.phases import Phase, Sample
 
 WARM_UP = 0.25

@@ -8,11 +8,11 @@ from lingbot_client.figures import ChunkSample
 from lingbot_client.pace import Played
 from rich.console import Console
 
-from lingbot_tools.bench.bars import Bar, bars_table
 from lingbot_tools.bench.drive import FrameSize
 from lingbot_tools.bench.latency import Plan, Results, bars, measured_profile
-from lingbot_tools.bench.latency_report import tables, to_json
+from lingbot_tools.bench.latency_command import tables, to_json
 from lingbot_tools.bench.limits import ALL, CLOSED, INLINE, PREFETCH, SCENARIOS, VARIANTS, limits
+from lingbot_tools.bench.report import Bar, bars_table
 from lingbot_triton.simulated.profiles import find_profile
 
 PROFILE = find_profile("seed-4xh100", 1.0)
@@ -21,7 +21,7 @@ PLAN = Plan(FrameSize(96, 64), chunks=4, warm_up=1, rounds=1, think=0.3534)
 
 def ideal(wait: float = 0.0) -> Results:
     """Results of a server that reaches every limit, whose conditions come `wait` ms late."""
-    results = Results(PLAN, profile=PROFILE)
+    results = Results(PLAN, {}, PROFILE)
     for scenario in SCENARIOS:
         for variant in VARIANTS:
             best = limits(PROFILE, variant, scenario, PLAN.think * 1000)
@@ -30,9 +30,9 @@ def ideal(wait: float = 0.0) -> Results:
                 first, whole = best.first_frames, best.whole_chunk
                 if math.isnan(first):
                     first = whole = best.period
-                given = {"first_frames": first, "whole_chunk": whole, "condition_wait": wait}
+                server = {"first_frames": first, "whole_chunk": whole, "condition_wait": wait}
                 end = at + whole / 1000
-                samples.append(ChunkSample(index, 12, at, at + first / 1000, end, given))
+                samples.append(ChunkSample(index, 12, at, at + first / 1000, end, server))
                 at += best.period / 1000
             results.sessions[scenario.name, variant.name] = [Played(samples)]
     return results

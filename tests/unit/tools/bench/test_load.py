@@ -12,10 +12,10 @@ from PIL import Image
 
 from lingbot_tools.bench import load
 from lingbot_tools.bench.drive import FrameSize
-from lingbot_tools.bench.load import Level, command, write_csv
+from lingbot_tools.bench.load import Level, find_faults, perf_analyzer, write_csv
 from lingbot_tools.bench.load_data import (
     SEQUENCES,
-    count_answers,
+    count_responses,
     incomplete,
     input_data,
     read_export,
@@ -33,9 +33,12 @@ GOOD = {
 }
 
 
-def level(open_sessions: float = 0.0, **more: Any) -> Level:
-    counters = GOOD | more.pop("counters", {})
-    return Level(4, 2.0, {"Concurrency": "4"}, counters, open_sessions, **more)
+def level() -> Level:
+    return Level(4, 2.0, {"Concurrency": "4"}, GOOD, {}, [])
+
+
+def faults(**changes: Any) -> list[str]:
+    return find_faults(4, GOOD | changes.pop("counters", {}), **changes)
 
 
 def request(*answers: tuple[str, int, int], control: bool = True) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def test_keys_fit_their_shape() -> None:
 
 
 def test_the_call_names_the_models_behind_the_orchestrator(tmp_path: Path) -> None:
-    call = command("127.0.0.1:9", tmp_path / "data.json", 4, 100, tmp_path / "r.csv")
+    call = perf_analyzer("127.0.0.1:9", tmp_path, 4, 100)
     assert call[call.index("--bls-composing-models") + 1] == "prompt,condition,denoise,decode"
     assert call[call.index("--concurrency-range") + 1] == "4"
 
@@ -95,7 +98,7 @@ def test_an_export_with_raw_bytes_can_be_read(tmp_path: Path) -> None:
         b'{"experiments":[{"requests":[{"request_inputs":{"image":"\x89PNG\x01"},'
         b'"response_outputs":[{"status":"READY","info":"{}"}]}]}]}'
     )
-    assert count_answers(read_export(path)) == {"READY": 1}
+    assert count_responses(read_export(path)) == {"READY": 1}
 
 
 def test_a_chunk_needs_all_its_parts_in_order() -> None:
@@ -107,13 +110,13 @@ def test_a_chunk_needs_all_its_parts_in_order() -> None:
 
 
 def test_a_good_level_has_no_faults() -> None:
-    assert level().faults() == []
-    assert level(answers=count_answers([request(("FRAMES", 0, 1))])).faults() == []
+    assert faults() == []
+    assert faults(responses=count_responses([request(("FRAMES", 0, 1))])) == []
     assert level().first_frames_ms == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("changes", "fault"),
     [
         (
             {"counters": {'lingbot_rejections_total{code="WINDOW_FULL"}': 2.0}},
@@ -126,14 +129,14 @@ def test_a_good_level_has_no_faults() -> None:
         ({"open_sessions": 1.0}, "1 sessions are still there"),
         ({"counters": {"lingbot_chunks_total": 0.0}}, "no chunk was made"),
         (
-            {"answers": count_answers([request(("STAGE_FAILED", 0, 0))])},
+            {"responses": count_responses([request(("STAGE_FAILED", 0, 0))])},
             "answers that are errors: {'STAGE_FAILED': 1}",
         ),
         ({"incomplete": 3}, "3 controls without all parts of their chunk"),
     ],
 )
-def test_whatever_is_wrong_is_a_fault(given: dict[str, Any], text: str) -> None:
-    assert level(**given).faults() == [f"concurrency 4: {text}"]
+def test_whatever_is_wrong_is_a_fault(changes: dict[str, Any], fault: str) -> None:
+    assert faults(**changes) == [f"concurrency 4: {fault}"]
 
 
 def test_counters_are_taken_when_every_session_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

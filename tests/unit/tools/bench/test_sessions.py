@@ -7,8 +7,8 @@ import pytest
 from lingbot_client.figures import ChunkSample
 from lingbot_client.pace import Played
 
-from lingbot_tools.bench.sessions import COMPUTED, Case, Results, bars
-from lingbot_tools.bench.sessions_command import instances
+from lingbot_tools.bench import sessions
+from lingbot_tools.bench.sessions import Case, Results, bars, instances, summarise
 from lingbot_triton.stage import STAGES
 
 
@@ -19,16 +19,15 @@ def played(ends: list[float]) -> Played:
     return Played(samples)
 
 
-def results(*ends: list[float], instances: int = 1, cost: float = 0.5, silent: int = 0) -> Results:
+def results(*ends: list[float], instances: int = 1, cost: float = 0.5) -> Results:
     case = Case(f"{len(ends)} sessions", len(ends), instances)
-    sessions = [played(one) for one in ends]
-    return Results(case, sessions, 1, cost, computed=5.0, elapsed=10.0, silent_chunks=silent)
+    return summarise(case, [played(times) for times in ends], warm_up=1, cost=cost, busy=0.5)
 
 
 def test_only_the_time_in_which_all_sessions_were_at_work_counts() -> None:
-    found = results([1, 2, 3, 4], [1.5, 2.5, 3.5, 4.5])
-    assert found.window == (1.5, 4.0)
-    assert found.chunks == [3, 2]
+    both = results([1, 2, 3, 4], [1.5, 2.5, 3.5, 4.5])
+    assert both.window_seconds == 4.0 - 1.5
+    assert both.chunks == [3, 2]
 
 
 def test_utilisation_is_useful_time_over_all_time_of_all_instances() -> None:
@@ -38,29 +37,26 @@ def test_utilisation_is_useful_time_over_all_time_of_all_instances() -> None:
     assert two.utilisation == pytest.approx(one.utilisation / 2)
 
 
-def test_tritons_counter_gives_another_utilisation() -> None:
-    assert results([1, 2, 3]).counted_utilisation == pytest.approx(0.5)
-
-
-def test_the_counter_is_that_of_the_denoise_model_only() -> None:
-    text = (
-        "# HELP nv_inference_compute_infer_duration_us Cumulative compute\n"
-        'nv_inference_compute_infer_duration_us{model="decode",version="1"} 7\n'
-        'nv_inference_compute_infer_duration_us{model="denoise",version="1"} 1234.5\n'
-    )
-    assert COMPUTED.findall(text) == ["1234.5"]
+def test_the_counter_is_that_of_the_denoise_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = "nv_inference_compute_infer_duration_us"
+    series = {
+        f'{family}{{model="decode",version="1"}}': 7.0,
+        f'{family}{{model="denoise",version="1"}}': 1234.5,
+    }
+    monkeypatch.setattr(sessions, "scrape", lambda address, prefix: series)
+    assert sessions.computed_seconds("127.0.0.1:1") == pytest.approx(1234.5e-6)
 
 
 def test_a_failed_chunk_is_none() -> None:
-    found = results([1, 2, 3])
-    found.played[0].samples[-1] = ChunkSample(2, 0, 2.5, math.inf, 3, error="broken")
-    assert found.chunks == [1]
+    session = played([1, 2, 3])
+    session.samples[-1] = ChunkSample(2, 0, 2.5, math.inf, 3, error="broken")
+    assert summarise(Case("one session", 1, 1), [session], 1, cost=0.5, busy=0.5).chunks == [1]
 
 
 def test_a_session_that_got_nothing_is_infinitely_unfair() -> None:
-    found = results([1, 2, 3, 4], [1, 9, 10, 11])
-    assert found.chunks == [3, 0]
-    assert found.unfairness == math.inf
+    starved = results([1, 2, 3, 4], [1, 9, 10, 11])
+    assert starved.chunks == [3, 0]
+    assert starved.unfairness == math.inf
 
 
 def test_bars_compare_with_the_ideal_and_with_each_other() -> None:
