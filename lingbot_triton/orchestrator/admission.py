@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import ConditionWindow, ControlCursor
-from lingbot_triton.orchestrator.pipeline import Clock
+from lingbot_triton.orchestrator.interfaces import Clock
 from lingbot_triton.orchestrator.requests import Request, Start
-from lingbot_triton.orchestrator.session import Session, SessionTable
+from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.orchestrator.table import SessionTable
 from lingbot_triton.settings import Settings
 
 
@@ -31,24 +32,26 @@ class Admission:
         self,
         settings: Settings,
         table: SessionTable,
+        chunk_latent_frames: int,
         clock: Clock,
         on_failure: Callable[[Session], None],
         check_stages: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._table = table
+        self._chunk_latent_frames = chunk_latent_frames
         self._clock = clock
         self._on_failure = on_failure
         self._check_stages = check_stages
 
     def admit(self, request: Request) -> Admitted:
-        """Take the request's control, or its session, into the books; raises WorldError."""
+        """Take the request's event, or its session, into the books; raises WorldError."""
         if request.starts and not self._resumes(request):
             admitted = self._admit_start(request)
         else:
             admitted = Admitted(self._admit_next(request))
         admitted.session.last_activity = self._clock()
-        admitted.session.closing = request.end
+        admitted.session.end.closing = request.end
         return admitted
 
     def _resumes(self, request: Request) -> bool:
@@ -59,14 +62,14 @@ class Admission:
         """
         opens = request.start is not None or request.error is not None
         live = self._table.find(request.session_id) is not None
-        return not opens and (live or request.end or request.control is not None)
+        return not opens and (live or request.end or request.event is not None)
 
     def _admit_next(self, request: Request) -> Session:
         session = self._table.get(request.session_id, request.token)
         if request.error is not None:
             raise request.error
-        if request.control is not None:
-            session.controls.admit(request.control.chunk_index)
+        if request.event is not None:
+            request.event.admit(session)
         elif not request.end:
             raise BadRequest("a request needs a control (chunk_index and keys or poses) or END")
         return session
@@ -81,8 +84,8 @@ class Admission:
             raise BadRequest("START needs an image and a prompt")
         self._check_stages()
         session = self._new_session(request, request.start.options)
-        if request.control is not None:
-            session.controls.admit(request.control.chunk_index)
+        if request.event is not None:
+            request.event.admit(session)
         return Admitted(session, request.start, self._table.add(session))
 
     def _new_session(self, request: Request, options: SessionOptions) -> Session:
@@ -93,13 +96,9 @@ class Admission:
             id=request.session_id,
             token=request.token,
             options=options,
+            chunk_latent_frames=self._chunk_latent_frames,
             controls=ControlCursor(self._settings.control_window, options.last_chunk),
             conditions=ConditionWindow(depth, options.last_chunk),
             opened_at=self._clock(),
             on_failure=self._on_failure,
         )
-
-
-def chunk_of(request: Request) -> int:
-    """The chunk that a refusal of the request is about, or -1."""
-    return request.control.chunk_index if request.control else -1

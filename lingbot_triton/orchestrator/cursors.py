@@ -10,21 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from lingbot_triton.errors import Duplicate, LengthLimit, OutOfOrder, WindowFull
-
-
-@dataclass(frozen=True)
-class Control:
-    """What the person does during one chunk: keys held, or a camera pose per latent frame."""
-
-    chunk_index: int
-    accepted_at: float
-    """Monotonic seconds; every latency is measured from here."""
-    keys: str = ""
-    poses: np.ndarray[Any, Any] | None = None
-    """Camera-to-world matrices [latent frames, 4, 4], OpenCV axes, or None where keys steer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +37,7 @@ class ControlCursor:
         self.window = window
         self.last = last
         self.next_index = 0
-        self.ahead = 0
+        self.waiting = 0
 
     def admit(self, index: int) -> None:
         """Take the control of chunk `index`, or raise and leave everything as it was."""
@@ -61,17 +47,17 @@ class ControlCursor:
             raise OutOfOrder(f"chunk {index} is not next; the next is {self.next_index}")
         if self.last is not None and index > self.last:
             raise LengthLimit(f"chunk {index} is past the session's last chunk, {self.last}")
-        if self.ahead >= self.window:
+        if self.waiting >= self.window:
             raise WindowFull(
-                f"chunk {index} came too early: {self.ahead} controls wait for their denoise, "
+                f"chunk {index} came too early: {self.waiting} controls wait for their denoise, "
                 f"at most {self.window} may"
             )
         self.next_index += 1
-        self.ahead += 1
+        self.waiting += 1
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The oldest waiting control's denoise starts."""
-        self.ahead -= 1
+        self.waiting -= 1
 
 
 class ConditionWindow:
@@ -85,23 +71,23 @@ class ConditionWindow:
         self.depth = depth
         self.last = last
         self.next_index = 0
-        self.alive = 0
+        self.outstanding = 0
         self.steady: Condition | None = None
-        self._held: deque[asyncio.Future[Condition]] = deque()
+        self._requested: deque[asyncio.Future[Condition]] = deque()
 
     @property
     def may_request(self) -> bool:
         """Whether the next condition may be requested ahead of its control."""
         ended = self.last is not None and self.next_index > self.last
-        return self.alive < self.depth and self.steady is None and not ended
+        return self.outstanding < self.depth and self.steady is None and not ended
 
     def request(self) -> tuple[int, asyncio.Future[Condition]]:
         """Reserve room for the next condition; the caller fulfils the future."""
         index = self.next_index
         self.next_index += 1
-        self.alive += 1
+        self.outstanding += 1
         future: asyncio.Future[Condition] = asyncio.get_running_loop().create_future()
-        self._held.append(future)
+        self._requested.append(future)
         return index, future
 
     def arrived(self, future: asyncio.Future[Condition], condition: Condition) -> None:
@@ -115,39 +101,39 @@ class ConditionWindow:
         """The next chunk's condition, waiting for the encoder where it is not there yet."""
         if self.serves_steady:
             assert self.steady is not None
-            self.alive += 1
+            self.outstanding += 1
             return self.steady
-        return await self._held.popleft()
+        return await self._requested.popleft()
 
     @property
     def serves_steady(self) -> bool:
         """Whether `take` gives the steady condition once more."""
-        return not self._held and self.steady is not None
+        return not self._requested and self.steady is not None
 
     @property
     def empty(self) -> bool:
         """Whether `take` would find neither a request nor a steady condition."""
-        return not self._held and self.steady is None
+        return not self._requested and self.steady is None
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the conditions that wait for their control, the steady one included."""
-        held = [future.result() for future in self._held if _arrived(future)]
-        if self.steady is not None and self.steady not in held:
-            held.append(self.steady)
-        return sum(condition.bytes for condition in held)
+        conditions = [future.result() for future in self._requested if _arrived(future)]
+        if self.steady is not None and self.steady not in conditions:
+            conditions.append(self.steady)
+        return sum(condition.bytes for condition in conditions)
 
     def release(self) -> None:
         """The denoise that used the oldest taken condition has finished."""
-        self.alive -= 1
+        self.outstanding -= 1
 
     def discard(self) -> None:
-        """Drop everything; whoever waits in `take` is woken by its own task's cancellation."""
-        for future in self._held:
+        """Drop everything; a task that waits in `take` is woken by its own cancellation."""
+        for future in self._requested:
             future.cancel()
-        self._held.clear()
+        self._requested.clear()
         self.steady = None
-        self.alive = 0
+        self.outstanding = 0
 
 
 def _arrived(future: asyncio.Future[Condition]) -> bool:

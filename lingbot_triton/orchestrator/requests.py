@@ -1,14 +1,15 @@
-"""What the service is asked and what it answers, between Triton's tensors and the sessions."""
+"""What the service is asked and how it responds, between Triton's tensors and the sessions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from lingbot_triton.errors import WorldError
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.orchestrator.cursors import Control
-from lingbot_triton.orchestrator.session import SessionId
+from lingbot_triton.orchestrator.events import Event
+
+SessionId = int | str
 
 READY = "READY"
 FRAMES = "FRAMES"
@@ -17,7 +18,7 @@ CLOSED = "CLOSED"
 
 @dataclass(frozen=True)
 class Start:
-    """What a START carries beside a control."""
+    """What a START carries beside an event."""
 
     image: bytes
     prompt: str
@@ -32,10 +33,15 @@ class Request:
     token: bytes = b""
     start: Start | None = None
     end: bool = False
-    control: Control | None = None
+    event: Event | None = None
     error: WorldError | None = None
     starts: bool = False
     """Whether START was flagged, also when what it carries could not be read."""
+
+    @property
+    def chunk_index(self) -> int:
+        """The chunk that an error response to the request is about, or -1."""
+        return self.event.chunk_index if self.event else -1
 
 
 @dataclass(frozen=True)
@@ -44,9 +50,11 @@ class FramePart:
 
     chunk_index: int
     frame_index: int
+    """Session-wide index of the first frame."""
     frames: Any
+    """uint8 [n, H, W, 3]; opaque here."""
     count: int
-    """How many frames there are."""
+    """n, the number of frames."""
     part: int
     parts: int
     keys: str | None
@@ -58,7 +66,7 @@ class FramePart:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """One response, before it becomes tensors. `frames` is opaque here; None means none."""
 
     status: str
@@ -67,17 +75,3 @@ class Answer:
     frame_index: int = -1
     frames: Any = None
     info: dict[str, Any] = field(default_factory=dict)
-
-
-class Reply(Protocol):
-    """The way back to the client for one request."""
-
-    async def send(self, answer: Answer, *, last: bool) -> None:
-        """Send one response; `last` carries the final flag. After the final one, nothing goes."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the final response went."""
-
-    def cancelled(self) -> bool:
-        """Whether the client is gone or took the request back."""

@@ -1,4 +1,4 @@
-"""What each request means: opening, controlling and closing sessions, and answering, always.
+"""What each request means: opening, controlling and closing sessions; each gets a response.
 
 `Service.accept` decides everything about order before its first await; the rest runs as tasks.
 """
@@ -14,12 +14,15 @@ from typing import Any
 from lingbot_triton import metrics
 from lingbot_triton.errors import BadRequest, SessionLimit, ShuttingDown, StageDead, WorldError
 from lingbot_triton.orchestrator import responses
-from lingbot_triton.orchestrator.admission import Admission, Admitted, chunk_of
+from lingbot_triton.orchestrator.admission import Admission, Admitted
 from lingbot_triton.orchestrator.ending import end_session
-from lingbot_triton.orchestrator.pipeline import Clock, Opening, Pipeline
-from lingbot_triton.orchestrator.recovery import Recovery, Workers
-from lingbot_triton.orchestrator.requests import FramePart, Reply, Request, Start
-from lingbot_triton.orchestrator.session import Session, SessionTable
+from lingbot_triton.orchestrator.interfaces import Clock, ResponseSink, Workers
+from lingbot_triton.orchestrator.outbox import Reader
+from lingbot_triton.orchestrator.pipeline import Opening, Pipeline
+from lingbot_triton.orchestrator.recovery import Recovery
+from lingbot_triton.orchestrator.requests import FramePart, Request, Start
+from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.orchestrator.table import SessionTable
 from lingbot_triton.protocol import EndReason
 from lingbot_triton.settings import Settings
 from lingbot_triton.world.errors import InputError
@@ -39,6 +42,7 @@ class Service:
         pipeline: Pipeline,
         load_picture: Callable[[bytes], Awaitable[Any]],
         clock: Clock,
+        chunk_latent_frames: int,
         info: dict[str, Any] | None = None,
         workers: Workers | None = None,
     ) -> None:
@@ -51,12 +55,17 @@ class Service:
         self.stopping = False
         self._load_picture = load_picture
         self._tasks: set[asyncio.Task[None]] = set()
-        self._replies: dict[Reply, Session] = {}
+        self._sinks: dict[ResponseSink, Session] = {}
         self._watchers: list[asyncio.Task[None]] = []
-        self.recovery = Recovery(workers, table, self.observer, self._spawn) if workers else None
-        self._admission = Admission(settings, table, clock, self._failed, self._check_stages)
+        self.recovery: Recovery | None = None
+        if workers is not None:
+            stages = pipeline.stages
+            self.recovery = Recovery(stages, workers, table, self.observer, self._spawn)
+        self._admission = Admission(
+            settings, table, chunk_latent_frames, clock, self._on_failure, self._check_stages
+        )
 
-    def accept(self, request: Request, reply: Reply) -> None:
+    def accept(self, request: Request, sink: ResponseSink) -> None:
         """Admit or refuse `request`, without awaiting, and answer it in the background."""
         self.watch()
         try:
@@ -64,10 +73,10 @@ class Service:
                 raise ShuttingDown("the server is shutting down")
             admitted = self._admission.admit(request)
         except WorldError as error:
-            self._spawn(self._refuse(request, reply, error))
+            self._spawn(self._refuse(request, sink, error))
         else:
-            work = self._begin(admitted, request, reply)
-            self._spawn(self._serve(admitted.session, work, request, reply))
+            work = self._begin(admitted, request, sink)
+            self._spawn(self._serve(admitted.session, work, request, sink))
 
     def watch(self) -> None:
         """Start looking after sessions and workers, unless that is done already."""
@@ -81,36 +90,38 @@ class Service:
         if self.recovery is not None:
             self.recovery.check()
 
-    def _failed(self, session: Session) -> None:
-        if isinstance(session.failure, StageDead) and self.recovery is not None:
-            self.recovery.died(session.failure.stage)
+    def _on_failure(self, session: Session) -> None:
+        if isinstance(session.end.failure, StageDead) and self.recovery is not None:
+            self.recovery.on_worker_death(session.end.failure.stage)
         self._spawn(self._end(session, EndReason.FAILED))
 
     def _begin(
-        self, admitted: Admitted, request: Request, reply: Reply
+        self, admitted: Admitted, request: Request, sink: ResponseSink
     ) -> list[asyncio.Task[None]]:
         """Start the work that an admitted request asks for."""
         session, work = admitted.session, []
         if admitted.replaced is not None:
             self._spawn(self._end(admitted.replaced, EndReason.REPLACED))
         if admitted.start is not None:
-            final = request.control is None and not request.end
-            work.append(session.start(self._open(session, admitted, reply, final)))
-        if request.control is not None:
-            send = self._sender(session, reply, request.end)
-            work.append(session.start(self.pipeline.run_chunk(session, request.control, send)))
+            final = request.event is None and not request.end
+            work.append(session.start(self._open(session, admitted, sink, final)))
+        if (event := request.event) is not None:
+            session.outbox.attach(event.chunk_index, self._reader(session, sink, request.end))
+            work.append(session.start(self.pipeline.run(session, event)))
         return work
 
-    async def _open(self, session: Session, admitted: Admitted, reply: Reply, final: bool) -> None:
+    async def _open(
+        self, session: Session, admitted: Admitted, sink: ResponseSink, final: bool
+    ) -> None:
         start, replaced = admitted.start, admitted.replaced
         assert start is not None
         if replaced is not None:
             await self._end(replaced, EndReason.REPLACED)
-            if replaced.releases and len(self.table) > self.table.limit:
+            if replaced.end.releases and len(self.table) > self.table.limit:
                 raise SessionLimit("a worker does not let go of the session that had this id")
         await self._build(session, start)
         session.last_activity = self.clock()
-        await reply.send(responses.ready(session, self.info), last=final)
+        await sink.send(responses.ready(session, self.info), final=final)
         session.opened.set()
         self.observer.add(metrics.OPENED)
 
@@ -123,20 +134,18 @@ class Service:
             raise BadRequest(str(error)) from None
         await self.pipeline.open_session(session, Opening(picture, start.prompt))
 
-    def _sender(
-        self, session: Session, reply: Reply, ends: bool
-    ) -> Callable[[FramePart], Coroutine[Any, Any, None]]:
+    def _reader(self, session: Session, sink: ResponseSink, ends: bool) -> Reader:
         async def send(part: FramePart) -> None:
             session.last_activity = self.clock()
             responses.measure_part(self.observer, part)
-            await reply.send(responses.frames(part), last=part.last and not ends)
+            await sink.send(responses.frames(part), final=part.last and not ends)
 
         return send
 
     async def _serve(
-        self, session: Session, work: list[asyncio.Task[None]], request: Request, reply: Reply
+        self, session: Session, work: list[asyncio.Task[None]], request: Request, sink: ResponseSink
     ) -> None:
-        self._replies[reply] = session
+        self._sinks[sink] = session
         try:
             for task in work:
                 await asyncio.wait([task])
@@ -147,52 +156,54 @@ class Service:
                 await self._end(session, EndReason.END)
         except Exception as error:
             if not isinstance(error, WorldError):
-                log.exception("a request of session %s met an internal error", session.epoch)
-            # A commit may fail after the last frames: the next request is told that.
-            if not reply.finished:
+                log.exception(
+                    "a request of session %s met an internal error", session.correlation_id
+                )
+            # A commit may fail after the last frames: then the next request gets the error.
+            if not sink.finished:
                 if isinstance(error, WorldError):
                     self.observer.add(metrics.REJECTIONS, 1, error.code)
-                refusal = responses.refusal(error, chunk_of(request))
-                await reply.send(refusal, last=not request.end)
+                response = responses.error_response(error, request.chunk_index)
+                await sink.send(response, final=not request.end)
         finally:
-            del self._replies[reply]
+            del self._sinks[sink]
         if request.end:
-            await self._close(session, reply)
+            await self._close(session, sink)
 
-    async def _refuse(self, request: Request, reply: Reply, error: WorldError) -> None:
-        """Answer a request that was not admitted; its END still ends the session it names."""
+    async def _refuse(self, request: Request, sink: ResponseSink, error: WorldError) -> None:
+        """Respond to a request that was not admitted; its END still ends the session it names."""
         self.observer.add(metrics.REJECTIONS, 1, error.code)
-        refusal = responses.refusal(error, chunk_of(request))
+        response = responses.error_response(error, request.chunk_index)
         ends = request.end and not request.starts
         session = self.table.find(request.session_id) if ends else None
-        if session is not None and session.owned_by(request.token) and not session.closing:
-            await reply.send(refusal, last=False)
-            await self._close(session, reply)
+        if session is not None and session.owned_by(request.token) and not session.end.closing:
+            await sink.send(response, final=False)
+            await self._close(session, sink)
         else:
-            await reply.send(refusal, last=True)
+            await sink.send(response, final=True)
 
-    async def _close(self, session: Session, reply: Reply) -> None:
+    async def _close(self, session: Session, sink: ResponseSink) -> None:
         await self._end(session, EndReason.END)
-        await reply.send(responses.closed(session, self.clock()), last=True)
+        await sink.send(responses.closed(session, self.clock()), final=True)
 
     async def _end(self, session: Session, reason: EndReason) -> None:
-        """End `session` and forget it, once; everybody who asks waits for the same end."""
-        first = session.ending is None
+        """End `session` and forget it, once; every caller waits for the same end."""
+        first = session.end.task is None
         await end_session(self.pipeline.stages, session, reason)
         if first:
             self.table.forget(session)
-            for release in session.releases:
-                release.add_done_callback(lambda _: self._leave(session))
-            assert session.end_reason is not None
-            self.observer.add(metrics.CLOSED, 1, session.end_reason.value)
-            self._leave(session)
-            line = {"epoch": session.epoch} | responses.summary(session, self.clock())
-            level = logging.WARNING if session.end_reason is EndReason.FAILED else logging.INFO
+            for release in session.end.releases:
+                release.add_done_callback(lambda _: self._make_room(session))
+            assert session.end.reason is not None
+            self.observer.add(metrics.CLOSED, 1, session.end.reason.value)
+            self._make_room(session)
+            line = {"epoch": session.correlation_id} | responses.summary(session, self.clock())
+            level = logging.WARNING if session.end.reason is EndReason.FAILED else logging.INFO
             log.log(level, "session ended %s", json.dumps(line))
 
-    def _leave(self, session: Session) -> None:
-        """Make room for another session, once every worker has let go of this one."""
-        if not session.releases:
+    def _make_room(self, session: Session) -> None:
+        """Make room for another session, once every worker has released this one."""
+        if not session.end.releases:
             self.table.remove(session)
             responses.set_gauges(self.observer, self.table.live)
 
@@ -206,19 +217,19 @@ class Service:
                 responses.set_gauges(self.observer, self.table.live)
                 self._end_cancelled()
                 self._end_idle(late)
-            except Exception:  # nobody would look after sessions any more
+            except Exception:  # without the sweep, lost sessions would stay for ever
                 log.exception("looking after sessions met an internal error")
 
     def _end_cancelled(self) -> None:
-        for reply, session in list(self._replies.items()):
-            if reply.cancelled() and session.ending is None:
+        for sink, session in list(self._sinks.items()):
+            if sink.cancelled() and session.end.task is None:
                 self._spawn(self._end(session, EndReason.CANCELLED))
 
     def _end_idle(self, late: float) -> None:
         deadline = self.clock() - self.settings.session_idle_seconds
         for session in list(self.table.live):
-            session.last_activity += late  # this process stood still: that is nobody's silence
-            if not session.busy and session.ending is None and session.last_activity < deadline:
+            session.last_activity += late  # this process stood still: that is no client's silence
+            if not session.busy and session.end.task is None and session.last_activity < deadline:
                 self._spawn(self._end(session, EndReason.IDLE))
 
     async def shut_down(self, grace_seconds: float) -> None:
@@ -226,7 +237,7 @@ class Service:
         self.stopping = True
         deadline = self.clock() + grace_seconds
         while self.clock() < deadline and any(
-            session.busy and session.end_reason is None for session in self.table.live
+            session.busy and session.end.reason is None for session in self.table.live
         ):
             await asyncio.sleep(0.02)
         ends = [self._end(session, EndReason.SHUTDOWN) for session in list(self.table.live)]

@@ -10,7 +10,7 @@ class CostProfile:
     """What each stage's work on one chunk of 3 latent frames takes, in milliseconds."""
 
     name: str
-    text: str
+    description: str
     condition: float
     denoise_steps: tuple[float, ...]
     commit: float
@@ -24,7 +24,7 @@ class CostProfile:
         """The same profile with every cost multiplied by `factor`."""
         return CostProfile(
             self.name,
-            self.text,
+            self.description,
             self.condition * factor,
             tuple(step * factor for step in self.denoise_steps),
             self.commit * factor,

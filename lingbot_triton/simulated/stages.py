@@ -20,12 +20,10 @@ from lingbot_triton.stages import Arrays, Parameters
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import Geometry, video_frames
 
-CHUNK = WORLD_FAST.chunk_latent_frames
-
 STALLING_SEED = 2**62
 """A session with a seed of this + n keeps its denoiser busy for n seconds more every chunk."""
 
-MOST_STALL_SECONDS = 60
+MAX_STALL_SECONDS = 60
 SimulatedStage = TypeVar("SimulatedStage", bound="_Simulated")
 
 
@@ -35,6 +33,7 @@ class SimulatedState:
 
     geometry: Geometry
     fingerprint: int
+    chunk_latent_frames: int
     stall_seconds: int = 0
     chunk_index: int = 0
     latent_frames: int = 0
@@ -54,7 +53,9 @@ class _Simulated:
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
         options = SessionOptions.parse(str(parameters["options"]))
         stall = max(0, options.seed - STALLING_SEED)
-        return SimulatedState(geometry, fingerprint(options.seed), min(stall, MOST_STALL_SECONDS))
+        chunk = int(parameters.get("chunk_latent_frames", WORLD_FAST.chunk_latent_frames))
+        stall = min(stall, MAX_STALL_SECONDS)
+        return SimulatedState(geometry, fingerprint(options.seed), chunk, stall)
 
     def commit(self, state: SimulatedState) -> None:
         raise RuntimeError(f"{type(self).__name__} has nothing to commit")
@@ -76,7 +77,7 @@ class SimulatedCondition(_Simulated):
     def step(self, state: SimulatedState, arrays: Arrays, parameters: Parameters) -> Arrays:
         _check("condition", state.chunk_index, int(parameters["chunk_index"]))
         _spend(self.profile.condition)
-        condition = _payload(20, state, CHUNK)
+        condition = _payload(20, state, state.chunk_latent_frames)
         state.chunk_index += 1
         return {"condition": condition, "steady": np.array([False])}
 
@@ -98,7 +99,7 @@ class SimulatedDenoise(_Simulated):
         _spend(1000 * state.stall_seconds)
         for cost in self.profile.denoise_steps:
             _spend(cost)
-        latent = _payload(16, state, CHUNK)
+        latent = _payload(16, state, state.chunk_latent_frames)
         state.chunk_index += 1
         state.committed = False
         return {"latent": latent, "step_ms": np.array(self.profile.denoise_steps, np.float32)}
@@ -130,7 +131,7 @@ class SimulatedDecode(_Simulated):
             write_mark(frame, Mark(state.fingerprint, state.chunk_index, state.frames))
             state.frames += 1
         state.latent_frames += count
-        state.chunk_index = state.latent_frames // CHUNK
+        state.chunk_index = state.latent_frames // state.chunk_latent_frames
         return {"frames": frames}
 
 

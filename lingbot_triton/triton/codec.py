@@ -1,4 +1,4 @@
-"""Arrays of a Triton request to a `service.Request`, and an `Answer` to arrays of a response."""
+"""Arrays of a Triton request to a `Request`, and a `Response` to the arrays of Triton's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import numpy as np
 from lingbot_triton import protocol
 from lingbot_triton.errors import BadRequest, WorldError
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.orchestrator.cursors import Control
-from lingbot_triton.orchestrator.requests import Answer, Request, Start
-from lingbot_triton.orchestrator.session import SessionId
+from lingbot_triton.orchestrator.events import Control
+from lingbot_triton.orchestrator.requests import Request, Response, SessionId, Start
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
-from lingbot_triton.world.family import WORLD_FAST
-
-CHUNK = WORLD_FAST.chunk_latent_frames
+from lingbot_triton.world.family import find_family
 
 FLAG_START = 1
 FLAG_END = 2
@@ -33,29 +30,30 @@ def decode_request(
 ) -> Request:
     """Read one request; what cannot be read becomes its `error`, so that flags still count."""
     starts, end = bool(flags & FLAG_START), bool(flags & FLAG_END)
-    token, start, control, error = b"", None, None, None
+    chunk = find_family(settings.checkpoint).chunk_latent_frames
+    token, start, event, error = b"", None, None, None
     try:
         token = _token(arrays)
         if starts:
-            start = _start(arrays, settings)
+            start = _start(arrays, settings, chunk)
         else:
             _refuse_opening(arrays)
-        control = _control(arrays, now)
+        event = _control(arrays, now, chunk)
     except WorldError as problem:
         error = problem
-    return Request(session_id, token, start, end, control, error, starts)
+    return Request(session_id, token, start, end, event, error, starts)
 
 
-def encode_answer(answer: Answer) -> Arrays:
-    """Every output but the frames; where an answer has none, frames are [0, 1, 1, 3]."""
+def encode_response(response: Response) -> Arrays:
+    """Every output but the frames; where a response has none, frames are [0, 1, 1, 3]."""
     arrays: Arrays = {
-        protocol.STATUS.name: _text(answer.status),
-        protocol.MESSAGE.name: _text(answer.message),
-        protocol.CHUNK_INDEX_OUT.name: np.array([answer.chunk_index], np.int32),
-        protocol.FRAME_INDEX.name: np.array([answer.frame_index], np.int32),
-        protocol.INFO.name: _text(json.dumps(answer.info)),
+        protocol.STATUS.name: _text(response.status),
+        protocol.MESSAGE.name: _text(response.message),
+        protocol.CHUNK_INDEX_OUT.name: np.array([response.chunk_index], np.int32),
+        protocol.FRAME_INDEX.name: np.array([response.frame_index], np.int32),
+        protocol.INFO.name: _text(json.dumps(response.info)),
     }
-    if answer.frames is None:
+    if response.frames is None:
         arrays[protocol.FRAMES.name] = np.zeros((0, 1, 1, 3), np.uint8)
     return arrays
 
@@ -88,7 +86,7 @@ def _refuse_opening(arrays: Arrays) -> None:
             raise BadRequest(f"{name} is given at START only")
 
 
-def _start(arrays: Arrays, settings: Settings) -> Start | None:
+def _start(arrays: Arrays, settings: Settings, chunk_latent_frames: int) -> Start | None:
     """What a START opens a session with; None where it brings nothing to open one with."""
     image = _single(arrays, protocol.IMAGE, settings.max_picture_bytes)
     prompt = _single(arrays, protocol.PROMPT, settings.max_prompt_bytes)
@@ -104,11 +102,11 @@ def _start(arrays: Arrays, settings: Settings) -> Start | None:
     except UnicodeDecodeError as error:
         raise BadRequest(f"the prompt is not UTF-8: {error.reason} at byte {error.start}") from None
     chosen = SessionOptions.parse(options or b"{}", settings.session_defaults)
-    chosen.check_chunk(CHUNK)
+    chosen.check_chunk(chunk_latent_frames)
     return Start(image, text, chosen)
 
 
-def _control(arrays: Arrays, now: float) -> Control | None:
+def _control(arrays: Arrays, now: float, chunk_latent_frames: int) -> Control | None:
     index = arrays.get(protocol.CHUNK_INDEX.name)
     keys = arrays.get(protocol.KEYS_HELD.name)
     poses = arrays.get(protocol.POSES.name)
@@ -124,7 +122,7 @@ def _control(arrays: Arrays, now: float) -> Control | None:
     if keys is not None and poses is not None:
         raise BadRequest("a control is keys or poses, not both")
     if poses is not None:
-        return Control(chunk_index, now, poses=_poses(poses))
+        return Control(chunk_index, now, poses=_poses(poses, chunk_latent_frames))
     return Control(chunk_index, now, keys=_keys(keys))
 
 
@@ -142,10 +140,10 @@ def _keys(array: np.ndarray[Any, Any] | None) -> str:
     return "".join(key for key in protocol.KEYS if key in held)
 
 
-def _poses(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Rigid camera-to-world matrices as float64 [latent frames, 4, 4]."""
-    if array.shape != (CHUNK, 4, 4):
-        raise BadRequest(f"poses has shape {list(array.shape)}; it must be [{CHUNK}, 4, 4]")
+def _poses(array: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Rigid camera-to-world matrices as float64 [count, 4, 4]."""
+    if array.shape != (count, 4, 4):
+        raise BadRequest(f"poses has shape {list(array.shape)}; it must be [{count}, 4, 4]")
     poses = array.astype(np.float64)
     if not np.isfinite(poses).all():
         raise BadRequest("poses holds numbers that are not finite")

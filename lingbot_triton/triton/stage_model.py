@@ -1,4 +1,4 @@
-"""One Triton model for every stage: reads requests, keeps sessions' states, answers or refuses."""
+"""One Triton model for every stage: reads requests, keeps sessions' states, responds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import triton_python_backend_utils as pb_utils
 from lingbot_triton import metrics, protocol
 from lingbot_triton.errors import BadRequest, NoSession, StageFailed, WorldError
 from lingbot_triton.settings import Settings
-from lingbot_triton.stage import ABOUT, CONTEXT, PROMPT_STAGE
+from lingbot_triton.stage import ABOUT, CONTEXT, PROMPT_STAGE, find_stage
 from lingbot_triton.stages import Arrays, Parameters, SessionStage
-from lingbot_triton.stages.load import load_prompt_stage, load_session_stage
+from lingbot_triton.stages.load import load_stage
 from lingbot_triton.triton.configuration import instance_settings
 from lingbot_triton.triton.lifeline import hold_on_to_server
 from lingbot_triton.triton.prometheus import TritonMetrics
@@ -30,13 +30,14 @@ from lingbot_triton.world.errors import InputError
 
 log = logging.getLogger(__name__)
 STALE_SECONDS = 2 * 3600.0
-"""A state that nobody touched for so long lost its session without a close."""
+"""A state that was not used for so long lost its session without a close."""
 
 
 class WorkerModel:
-    """What `prompt` and the session stages share: the seal and the answer to every request."""
+    """What `prompt` and the session stages share: the secret and one response to every request."""
 
     stage: str
+    """Name of the stage."""
 
     def initialize(self, args: dict[str, str]) -> None:
         log_to_triton(self.stage)
@@ -57,9 +58,9 @@ class WorkerModel:
         raise NotImplementedError
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    def _respond(self, request: Any) -> Any:
         parameters: dict[str, Any] = {}
         try:
             parameters = json.loads(request.parameters() or "{}")
@@ -76,12 +77,12 @@ class WorkerModel:
             failure = StageFailed(f"{work} failed: {type(error).__name__}")
             return pb_utils.InferenceResponse(error=to_triton_error(failure))
 
-    def _check_secret(self, given: bytes) -> None:
-        if hmac.compare_digest(given, self._secret):
+    def _check_secret(self, secret: bytes) -> None:
+        if hmac.compare_digest(secret, self._secret):
             return
-        # An orchestrator that was loaded anew, it alone, has made another one.
+        # An orchestrator that was loaded anew, alone, has made another one.
         self._secret = server_secret()
-        if hmac.compare_digest(given, self._secret):
+        if hmac.compare_digest(secret, self._secret):
             return
         raise BadRequest(f"{self.stage} is internal: call the orchestrator")
 
@@ -92,7 +93,7 @@ class PromptModel(WorkerModel):
     stage = PROMPT_STAGE.name
 
     def load(self, settings: Settings) -> None:
-        self._stage = load_prompt_stage(settings)
+        self._stage = load_stage(PROMPT_STAGE, settings)
 
     def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
         if parameters.get("op") == "ping":
@@ -102,9 +103,9 @@ class PromptModel(WorkerModel):
 
 
 @dataclass
-class _Held:
+class _SessionState:
     state: Any
-    touched: float
+    used_at: float
 
 
 class SessionStageModel(WorkerModel):
@@ -117,62 +118,70 @@ class SessionStageModel(WorkerModel):
         self._report()  # the process before this one may have died with another number
 
     def load(self, settings: Settings) -> None:
-        self._stage: SessionStage = load_session_stage(self.stage, settings)
-        self._held: dict[str, _Held] = {}
+        self._record = find_stage(self.stage)
+        self._stage: SessionStage = load_stage(self._record, settings)
+        self._states: dict[str, _SessionState] = {}
 
     def run(self, request: Any, arrays: Arrays, parameters: Parameters) -> Arrays:
-        epoch = str(request.correlation_id())
-        match parameters.get("op"):
+        correlation_id = str(request.correlation_id())
+        match operation := str(parameters.get("op")):
             case "open":
                 self._drop_stale()
-                self._drop(epoch)
+                self._drop(correlation_id)
                 state = self._stage.open(arrays, parameters)
-                self._held[epoch] = _Held(state, time.monotonic())
+                self._states[correlation_id] = _SessionState(state, time.monotonic())
                 self._report()
-                return self._about()
-            case "step":
-                return self._stage.step(self._state(epoch), arrays, parameters)
+                return self._report_of_stage()
             case "commit":
-                self._stage.commit(self._state(epoch))
+                self._stage.commit(self._state(correlation_id))
                 return {}
             case "close":
-                self._drop(epoch)
+                self._drop(correlation_id)
                 return {}
             case "ping":
                 return {}
-            case other:
-                raise BadRequest(f"unknown op {other!r}; known: open, step, commit, close")
+        known = [known.name for known in self._record.operations]
+        if operation not in known:
+            raise BadRequest(f"unknown op {operation!r}; known: {', '.join(known)}")
+        # Every other operation is the stage's method of the same name.
+        work = getattr(self._stage, operation)
+        outputs: Arrays = work(self._state(correlation_id), arrays, parameters)
+        return outputs
 
-    def _about(self) -> Arrays:
-        """What the stage says of itself, of those that do."""
-        about = getattr(self._stage, "about", None)
-        if about is None:
+    def _report_of_stage(self) -> Arrays:
+        """What the stage reports of itself, where it reports anything."""
+        report = getattr(self._stage, "about", None)
+        if report is None:
             return {}
-        return {ABOUT.name: np.array([json.dumps(about).encode()], dtype=object)}
+        return {ABOUT.name: np.array([json.dumps(report).encode()], dtype=object)}
 
-    def _state(self, epoch: str) -> Any:
-        held = self._held.get(epoch)
-        if held is None:
-            raise NoSession(f"{self.stage} holds no session {epoch}")
-        held.touched = time.monotonic()
-        return held.state
+    def _state(self, correlation_id: str) -> Any:
+        state = self._states.get(correlation_id)
+        if state is None:
+            raise NoSession(f"{self.stage} holds no session {correlation_id}")
+        state.used_at = time.monotonic()
+        return state.state
 
-    def _drop(self, epoch: str) -> None:
-        held = self._held.pop(epoch, None)
-        if held is not None:
+    def _drop(self, correlation_id: str) -> None:
+        state = self._states.pop(correlation_id, None)
+        if state is not None:
             self._report()
-            self._stage.close(held.state)
+            self._stage.close(state.state)
 
     def _report(self) -> None:
-        self._metrics.set(metrics.WORKER_STATES, len(self._held), self._instance)
+        self._metrics.set(metrics.WORKER_STATES, len(self._states), self._instance)
 
     def _drop_stale(self) -> None:
         oldest = time.monotonic() - STALE_SECONDS
-        for epoch in [epoch for epoch, held in self._held.items() if held.touched < oldest]:
-            log.warning("dropping the state of session %s: nobody closed it", epoch)
-            self._drop(epoch)
+        for correlation_id in [
+            correlation_id
+            for correlation_id, state in self._states.items()
+            if state.used_at < oldest
+        ]:
+            log.warning("dropping the state of session %s: it was never closed", correlation_id)
+            self._drop(correlation_id)
 
     def finalize(self) -> None:
-        for epoch in list(self._held):
-            self._drop(epoch)
+        for correlation_id in list(self._states):
+            self._drop(correlation_id)
         self._metrics.shut_down()

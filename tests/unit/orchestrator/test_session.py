@@ -21,14 +21,15 @@ from lingbot_triton.errors import (
 )
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.orchestrator.cursors import Condition, ConditionWindow, ControlCursor
-from lingbot_triton.orchestrator.session import Session, SessionTable
+from lingbot_triton.orchestrator.session import Session
+from lingbot_triton.orchestrator.table import SessionTable
 from lingbot_triton.protocol import EndReason
 from tests.unit.orchestrator.virtual_time import run
 
 
 def make_session(session_id: int | str = 1, token: bytes = b"") -> Session:
     return Session(
-        session_id, token, SessionOptions(), ControlCursor(2, 6), ConditionWindow(2, 6), 0.0
+        session_id, token, SessionOptions(), 3, ControlCursor(2, 6), ConditionWindow(2, 6), 0.0
     )
 
 
@@ -45,7 +46,7 @@ def test_a_wrong_index_moves_nothing(index: int, error: type[WorldError], senten
     cursor.admit(0)
     with pytest.raises(error, match=sentence):
         cursor.admit(index)
-    assert (cursor.next_index, cursor.ahead) == (1, 1)
+    assert (cursor.next_index, cursor.waiting) == (1, 1)
 
 
 def test_the_window_counts_controls_ahead_of_their_denoise() -> None:
@@ -54,15 +55,15 @@ def test_the_window_counts_controls_ahead_of_their_denoise() -> None:
     cursor.admit(1)
     with pytest.raises(WindowFull, match="2 controls wait for their denoise, at most 2 may"):
         cursor.admit(2)
-    cursor.begin()
+    cursor.start()
     cursor.admit(2)
-    assert (cursor.next_index, cursor.ahead) == (3, 2)
+    assert (cursor.next_index, cursor.waiting) == (3, 2)
 
 
 def test_the_last_chunk_is_the_last() -> None:
     cursor = ControlCursor(window=2, last=0)
     cursor.admit(0)
-    cursor.begin()
+    cursor.start()
     with pytest.raises(LengthLimit, match="chunk 1 is past the session's last chunk, 0"):
         cursor.admit(1)
 
@@ -75,12 +76,12 @@ def test_conditions_never_exceed_the_depth_and_come_in_order() -> None:
             while window.may_request:
                 index, future = window.request()
                 window.arrived(future, Condition(index))
-                assert window.alive <= 2
+                assert window.outstanding <= 2
             taken.append((await window.take()).tensor)
             window.release()
         assert taken == [0, 1, 2, 3]
         assert not window.may_request
-        assert window.alive == 0
+        assert window.outstanding == 0
 
     run(scenario())
 
@@ -143,7 +144,7 @@ def test_a_failed_session_is_remembered_and_a_closed_one_is_not() -> None:
         table.add(session)
     failed.fail(StageFailed("denoise failed"))
     for session in (closed, failed):
-        session.end_reason = EndReason.END
+        session.end.reason = EndReason.END
         table.remove(session)
     with pytest.raises(NoSession, match="was closed, or never opened"):
         table.get("closed", b"")
@@ -196,7 +197,7 @@ def test_a_call_outlives_the_task_that_waits_for_it() -> None:
             await asyncio.sleep(5)
             done.append("call")
 
-        task = session.start(session.call("denoise", call()))
+        task = session.start(session.calls.run("denoise", call()))
         await asyncio.sleep(1)
         task.cancel()
         await asyncio.sleep(0)

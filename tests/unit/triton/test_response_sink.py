@@ -1,4 +1,4 @@
-"""A reply never asks Triton whether it was cancelled once its last response is on the way.
+"""A response sink never asks Triton whether it was cancelled once its last response is on the way.
 
 `is_cancelled` then reads what the server has already freed, and takes the whole server down.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lingbot_triton.orchestrator.requests import CLOSED, Answer
+from lingbot_triton.orchestrator.requests import CLOSED, Response
 
 
 class Sender:
@@ -36,8 +36,8 @@ class Sender:
 
 
 @pytest.fixture
-def reply_class(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`TritonReply`, with stand-ins for what only a model's process has."""
+def sink_class(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`TritonResponseSink`, with stand-ins for what only a model's process has."""
     backend = SimpleNamespace(
         TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
         InferenceResponse=lambda tensors: tensors,
@@ -45,29 +45,29 @@ def reply_class(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend)
     before = set(sys.modules)
-    from lingbot_triton.triton.orchestrator_model import TritonReply
+    from lingbot_triton.triton.response_sink import TritonResponseSink
 
-    yield TritonReply
+    yield TritonResponseSink
     for name in set(sys.modules) - before:  # they hold the stand-ins
         if name.startswith("lingbot_triton.triton"):
             del sys.modules[name]
 
 
-def test_cancellation_is_asked_for_only_until_the_last_response_leaves(reply_class: Any) -> None:
+def test_cancellation_is_asked_for_only_until_the_last_response_leaves(sink_class: Any) -> None:
     sender = Sender()
     with ThreadPoolExecutor(1) as pool:
-        reply = reply_class(sender, pool)
-        assert reply.cancelled() is False
+        sink = sink_class(sender, pool)
+        assert sink.cancelled() is False
         sender.cancelled = True
-        assert reply.cancelled() is True
+        assert sink.cancelled() is True
 
         async def finish() -> None:
-            sent = asyncio.ensure_future(reply.send(Answer(CLOSED), last=True))
+            sent = asyncio.ensure_future(sink.send(Response(CLOSED), final=True))
             await asyncio.to_thread(sender.sending.wait, 60)
-            assert reply.cancelled() is False, "while it is being sent"
+            assert sink.cancelled() is False, "while it is being sent"
             sender.go_on.set()
             await sent
 
         asyncio.run(finish())
         assert sender.final
-        assert reply.cancelled() is False
+        assert sink.cancelled() is False
