@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from lingbot_triton.orchestrator.events import Control
 from lingbot_triton.orchestrator.requests import Request, Response, SessionId, Start
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays
+from lingbot_triton.world.camera import check_keys, check_poses
+from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.family import find_family
 
 FLAG_START = 1
@@ -30,7 +33,7 @@ def decode_request(
 ) -> Request:
     """Read one request; what cannot be read becomes its `error`, so that flags still count."""
     starts, end = bool(flags & FLAG_START), bool(flags & FLAG_END)
-    chunk = find_family(settings.checkpoint).chunk_latent_frames
+    chunk = find_family(Path(settings.checkpoint)).chunk_latent_frames
     token, start, event, error = b"", None, None, None
     try:
         token = _token(arrays)
@@ -133,24 +136,15 @@ def _keys(array: np.ndarray[Any, Any] | None) -> str:
     if array.size > MAX_KEY_ELEMENTS:
         raise BadRequest(f"keys holds {array.size} strings; at most {MAX_KEY_ELEMENTS} are taken")
     parts = [part if isinstance(part, bytes) else str(part).encode() for part in array.reshape(-1)]
-    held = b"".join(parts).decode(errors="replace")
-    for key in held:
-        if key not in protocol.KEYS:
-            raise BadRequest(f"unknown key {key!r}; keys are {' '.join(protocol.KEYS)}")
-    return "".join(key for key in protocol.KEYS if key in held)
+    try:
+        return check_keys(b"".join(parts).decode(errors="replace"))
+    except InputError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _poses(array: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
     """Rigid camera-to-world matrices as float64 [count, 4, 4]."""
-    if array.shape != (count, 4, 4):
-        raise BadRequest(f"poses has shape {list(array.shape)}; it must be [{count}, 4, 4]")
-    poses = array.astype(np.float64)
-    if not np.isfinite(poses).all():
-        raise BadRequest("poses holds numbers that are not finite")
-    rotation = poses[:, :3, :3]
-    skew = np.abs(rotation @ rotation.transpose(0, 2, 1) - np.eye(3)).max()
-    if skew > RIGID_TOLERANCE or (np.linalg.det(rotation) < 0).any():
-        raise BadRequest("poses holds a matrix whose rotation part is not a rotation")
-    if np.abs(poses[:, 3] - np.array([0, 0, 0, 1])).max() > RIGID_TOLERANCE:
-        raise BadRequest("poses holds a matrix whose last row is not 0 0 0 1")
-    return poses
+    try:
+        return check_poses(array, count, RIGID_TOLERANCE)
+    except InputError as error:
+        raise BadRequest(str(error)) from None

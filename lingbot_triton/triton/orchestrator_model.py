@@ -59,7 +59,7 @@ class OrchestratorModel:
             Pipeline(self._stages, time.monotonic, self._metrics, settings.stage_timeout_seconds),
             self._load_picture,
             time.monotonic,
-            find_family(settings.checkpoint).chunk_latent_frames,
+            find_family(Path(settings.checkpoint)).chunk_latent_frames,
             {
                 "model": Path(name).name,
                 "simulated": bool(settings.simulated),
