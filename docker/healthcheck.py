@@ -2,8 +2,8 @@
 
     python healthcheck.py 127.0.0.1:8001 127.0.0.1:8002
 
-Exit code 0 where frames came. Where sessions are open it takes no place from people: the
-orchestrator has to answer, and every stage to take sessions.
+Exit code 0 where frames came. While sessions are open it takes no place that a user may need: then the
+orchestrator has to respond, and every stage has to accept sessions.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def play(url: str) -> str:
 
 
 async def ask(url: str) -> str:
-    """A session that is refused for its options, whether or not there is a place for it."""
+    """Ask for a session that is refused for its options, whether or not there is a place for it."""
     async with WorldClient(url) as client:
         try:
             await client.open_session(default_picture(), "a meadow", chunk_count=0).open()
@@ -50,16 +50,16 @@ def main(url: str, metrics: str) -> int:
             print(f"unhealthy: {', '.join(away)}")
             return 1
         check = ask if total(series, SESSIONS.name) else play
-        told = asyncio.run(asyncio.wait_for(check(url), SECONDS))
-    except SessionLimit as error:  # somebody came in between
-        told = f"full: {error}"
+        result = asyncio.run(asyncio.wait_for(check(url), SECONDS))
+    except SessionLimit as error:  # another session was opened in between
+        result = f"full: {error}"
     except asyncio.TimeoutError:
         print(f"unhealthy: no answer within {SECONDS:g} s")
         return 1
     except (WorldError, OSError, http.client.HTTPException) as error:
         print(f"unhealthy: {error}")
         return 1
-    print(f"healthy: {told}")
+    print(f"healthy: {result}")
     return 0
 
 
