@@ -2,8 +2,8 @@
 
     python healthcheck.py 127.0.0.1:8001 127.0.0.1:8002
 
-Exit code 0 where frames came. While sessions are open it takes no place that a user may need: then the
-orchestrator has to respond, and every stage has to accept sessions.
+Exit code 0 where frames came. While sessions are open it takes no place that a user may need: then
+the orchestrator has to respond, and every stage has to accept sessions.
 """
 
 import asyncio
