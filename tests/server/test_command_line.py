@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_play_writes_what_the_server_sends(shared_server: StartServer, tmp_path: Path) -> None:
-    url = shared_server().grpc
+    url = shared_server(condition_cache_bytes=0).grpc
     out, sheet, report = (tmp_path / name for name in ("w.mp4", "sheet.png", "report.json"))
     done = run(
         "play", "--url", url, "--keys", "w wl . sa", "--chunks", "3",
@@ -61,7 +61,7 @@ def test_the_demo_plays_on_a_server_of_its_own_and_leaves_nothing(tmp_path: Path
 
 
 def test_info_names_the_models(shared_server: StartServer) -> None:
-    done = run("info", "--url", shared_server().grpc)
+    done = run("info", "--url", shared_server(condition_cache_bytes=0).grpc)
     assert done.returncode == 0, done.stderr
     for model in ("orchestrator", "prompt", "condition", "denoise", "decode"):
         assert model in done.stdout
@@ -69,7 +69,7 @@ def test_info_names_the_models(shared_server: StartServer) -> None:
 
 
 def test_what_the_server_refuses_is_one_line(shared_server: StartServer, tmp_path: Path) -> None:
-    url = shared_server().grpc
+    url = shared_server(condition_cache_bytes=0).grpc
     done = run("play", "--url", url, "--option", "sed=1", "--out", tmp_path / "w.mp4")
     assert done.returncode == 1
     assert "unknown option 'sed'" in done.stderr

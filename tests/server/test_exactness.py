@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from lingbot_client import WorldClient
 
+from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import picture, play, video
+from tests.server.play import eventually, picture, play, reported, video
+
+STEADY = "lingbot_steady_conditions_total"
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +115,17 @@ def test_a_long_session_stops_encoding_when_the_condition_is_constant(
 
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
+            counted = scrape(server.metrics)[STEADY]
             frames, summary = await whole(client)
             assert summary["condition_calls"] <= 11
             assert summary["steady_chunks"] >= 29
+            counted += summary["steady_chunks"]
+            await eventually(lambda: scrape(server.metrics)[STEADY] == counted)
             encoded_all, summary = await whole(client, reuse_steady_condition=False)
             assert summary["condition_calls"] >= 40
             assert summary["steady_chunks"] == 0
+            await reported(server, client)
+            assert scrape(server.metrics)[STEADY] == counted
         np.testing.assert_array_equal(frames, encoded_all)
 
     asyncio.run(scenario())

@@ -8,17 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from lingbot_client import WorldClient, errors
 
 from lingbot_triton.triton.server import ServerProcess
-from tests.checkpoints import GOLDEN_CHECKPOINT
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, encoded, eventually, picture, play, reported, sessions
 from tests.server.workers import SMALL, metric, states
 
-STAGES = ("condition", "denoise", "decode")
 OPENINGS = ("prompt", "open condition", "open denoise", "open decode")
 FLOOD = 10_000
 
@@ -26,14 +23,6 @@ FLOOD = 10_000
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
     return shared_server(simulated="seed-4xh100", simulated_scale=0.05, max_sessions=4)
-
-
-@pytest.fixture(scope="module")
-def narrow(shared_server: StartServer) -> ServerProcess:
-    """The tiny model, with memory for two sessions of 64x96 pixels and 7 chunks."""
-    return shared_server(
-        checkpoint=str(GOLDEN_CHECKPOINT), threads=1, max_area=64 * 96, kv_budget_bytes=5 * 2**20
-    )
 
 
 def test_a_session_too_many_is_refused_before_any_worker_hears_of_it(
@@ -62,40 +51,12 @@ def test_a_session_too_many_is_refused_before_any_worker_hears_of_it(
     asyncio.run(scenario())
 
 
-def test_memory_is_refused_before_it_is_allocated(narrow: ServerProcess) -> None:
-    async def scenario() -> None:
-        async with WorldClient(narrow.grpc) as client:
-            held = [client.open_session(picture(), PROMPT) for _ in range(2)]
-            for session in held:
-                await session.open()
-            with pytest.raises(errors.SessionLimit, match=r"session needs .* MiB of memory; "):
-                await client.open_session(picture(), PROMPT).open()
-            with pytest.raises(errors.SessionLimit, match=r"session needs .* MiB of memory; "):
-                await client.open_session(picture(), PROMPT, kv_window_frames=1000).open()
-            for stage in STAGES:
-                await eventually(lambda stage=stage: set(states(narrow, stage).values()) == {2})
-            await eventually(lambda: sessions(narrow) == 2)
-            await held.pop().close()
-            assert len(await play(client, ["w"])) == 1
-            await held.pop().close()
-
-    asyncio.run(scenario())
-
-
 HUGE: dict[str, tuple[dict[str, Any], str]] = {
-    "bytes of a picture": ({"image": bytes(17 * 2**20)}, "bytes; at most 16777216 are taken"),
+    "picture": ({"image": bytes(17 * 2**20)}, "bytes; at most 16777216 are taken"),
     "prompt": ({"prompt": "a" * 2**20}, "prompt has 1048576 bytes; at most 16384"),
-    "options": ({"options": b" " * 2**20}, "options has 1048576 bytes; at most 16384"),
-    "depth of options": ({"options": b"[" * 16_000}, "options are not valid JSON"),
-    "digits of an option": ({"options": b'{"seed":1' + b"0" * 4_000 + b"}"}, "'seed' is 1000"),
-    "value of an option": ({"options": b'{"shift":1' + b"0" * 400 + b"}"}, "finite number"),
-    "name of an option": ({"options": {"a" * 10_000: 1}}, "unknown option 'aaa"),
-    "token": ({"token": "t" * 2**20}, "token has 1048576 bytes; at most 256"),
-    "poses": ({"poses": np.zeros((10_000, 4, 4), np.float32), "chunk_index": 0}, "[10000, 4, 4]"),
     "keys": ({"keys": ["w"] * 100_000, "chunk_index": 0}, "keys holds 100000 strings"),
-    "one key": ({"keys": ["x" * 2**20], "chunk_index": 0}, "unknown key 'x'"),
-    "chunk index": ({"chunk_index": 2**31 - 1}, "chunk 2147483647 is not next"),
 }
+"""Some that Triton has to carry; `tests/unit` has every bound."""
 
 
 @pytest.mark.parametrize("case", HUGE)
@@ -106,7 +67,7 @@ def test_what_is_huge_is_refused_in_a_short_sentence(server: ServerProcess, case
         async with WorldClient(server.grpc) as client:
             inputs = {"image": encoded(picture()), "prompt": "a hill"} | changes
             answers = await client.request("huge", start=True, end=True, **inputs)
-            assert answers[0].status in ("BAD_REQUEST", "OUT_OF_ORDER")
+            assert answers[0].status == "BAD_REQUEST"
             assert sentence in answers[0].message
             assert len(answers[0].message) < 700
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import re
 from collections import defaultdict
@@ -52,14 +51,6 @@ CLOSED = "lingbot_sessions_closed_total"
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
     return shared_server(max_sessions=4, simulated="seed-4xh100", simulated_scale=0.05)
-
-
-def page(server: ServerProcess) -> str:
-    connection = http.client.HTTPConnection(server.metrics, timeout=10)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    return text
 
 
 @asynccontextmanager
@@ -200,23 +191,6 @@ def test_rejections_are_counted_by_code(server: ServerProcess) -> None:
         "BAD_REQUEST": 1,
         "SESSION_LIMIT": 1,
     }
-
-
-def test_the_steady_condition_is_counted(shared_server: StartServer) -> None:
-    server = shared_server()
-
-    async def scenario() -> None:
-        async with WorldClient(server.grpc) as client, counted(server, client, 1) as growth:
-            small: dict[str, Any] = {"kv_window_frames": 6, "max_area": 32 * 32}
-            async with client.open_session(picture(32, 32), "a hill", **small) as session:
-                for _ in range(14):
-                    await session.send("w")
-                    await session.next_chunk()
-        assert session.summary is not None
-        assert session.summary["steady_chunks"] >= 3
-        assert growth["lingbot_steady_conditions_total"] == session.summary["steady_chunks"]
-
-    asyncio.run(scenario())
 
 
 def test_no_client_can_add_a_label(server: ServerProcess) -> None:

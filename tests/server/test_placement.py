@@ -43,7 +43,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def alone(shared_server: StartServer) -> dict[int, np.ndarray[Any, Any]]:
     """Frames by seed, of sessions alone on the server of the default placement."""
-    server = shared_server(threads=1)
+    server = shared_server(condition_cache_bytes=0)
 
     async def scenario() -> dict[int, np.ndarray[Any, Any]]:
         async with WorldClient(server.grpc) as client:

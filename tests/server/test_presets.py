@@ -1,17 +1,33 @@
-"""What READY says of what computes, on a real server with a preset and weights in two folders."""
+"""A real server with a preset, weights in two folders and a bound on memory."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
-from lingbot_client import WorldClient
+import pytest
+from lingbot_client import WorldClient, errors
 
 from lingbot_triton.triton.server import ServerProcess
+from tests.checkpoints import GOLDEN
 from tests.server.conftest import StartServer
-from tests.server.play import picture
+from tests.server.play import PROMPT, eventually, picture, play, sessions
+from tests.server.workers import states
 
-ACT = Path(__file__).parents[1] / "golden" / "act" / "checkpoint"
+ACT = GOLDEN / "act" / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: StartServer) -> ServerProcess:
+    """With memory for two sessions."""
+    return shared_server(
+        checkpoint=str(ACT / "lingbot_world_fast"),
+        companions=str(ACT),
+        max_area=32 * 48,
+        kv_budget_bytes=5 * 2**20,
+        preset="window15",
+        dtype="bfloat16",
+        attention="auto",
+    )
 
 
 def ready_and_frames(server: ServerProcess, **options: object) -> tuple[dict[str, object], int]:
@@ -28,24 +44,36 @@ def ready_and_frames(server: ServerProcess, **options: object) -> tuple[dict[str
 
 
 def test_ready_says_what_computes_and_the_preset_gives_the_defaults(
-    own_server: StartServer,
+    server: ServerProcess,
 ) -> None:
-    server = own_server(
-        checkpoint=str(ACT / "lingbot_world_fast"),
-        companions=str(ACT),
-        max_area=32 * 48,
-        preset="window15",
-        dtype="bfloat16",
-        attention="auto",
-    )
     ready, frames = ready_and_frames(server)
     assert frames == 9
-    told = {"preset": "window15", "steps": 4, "lossy": False, "dtype": "bfloat16"}
+    expected = {"preset": "window15", "steps": 4, "lossy": False, "dtype": "bfloat16"}
     # Without a GPU, auto is torch's own attention.
-    told |= {"attention": "sdpa", "compiled": False, "device": "cpu", "control_type": "act"}
-    assert {name: ready[name] for name in told} == told
+    expected |= {"attention": "sdpa", "compiled": False, "device": "cpu", "control_type": "act"}
+    assert {name: ready[name] for name in expected} == expected
     assert ready["chunk_count"] is None
     assert ready["options"]["kv_window_frames"] == 15
     assert ready["options"]["kv_sink_frames"] == 3
     ready, _ = ready_and_frames(server, kv_window_frames=None)
     assert (ready["chunk_count"], ready["options"]["kv_sink_frames"]) == (7, 0)
+
+
+def test_memory_is_refused_before_it_is_allocated(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            held = [client.open_session(picture(), PROMPT) for _ in range(2)]
+            for session in held:
+                await session.open()
+            with pytest.raises(errors.SessionLimit, match=r"session needs .* MiB of memory; "):
+                await client.open_session(picture(), PROMPT).open()
+            with pytest.raises(errors.SessionLimit, match=r"session needs .* MiB of memory; "):
+                await client.open_session(picture(), PROMPT, kv_window_frames=1000).open()
+            for stage in ("condition", "denoise", "decode"):
+                await eventually(lambda stage=stage: set(states(server, stage).values()) == {2})
+            await eventually(lambda: sessions(server) == 2)
+            await held.pop().close()
+            assert len(await play(client, ["w"])) == 1
+            await held.pop().close()
+
+    asyncio.run(scenario())

@@ -22,7 +22,7 @@ KEYS = ("l", "j", "w")
 
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
-    return shared_server()
+    return shared_server(condition_cache_bytes=0)
 
 
 def walked(server: ServerProcess, scene: Scene, keys: tuple[str, ...]) -> Frames:
