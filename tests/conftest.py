@@ -11,12 +11,12 @@ from lingbot_triton.settings import PREFIX
 SERVER_TESTS = Path(__file__).parent / "server"
 WAITING = (
     *("test_stuck_worker", "test_worker_death", "test_vanishing_clients", "test_shutdown"),
-    *("test_launch", "test_chaos"),
+    "test_chaos",
 )
 """Modules whose servers are killed, stopped or starved: they wait more than they compute."""
 COMPUTING = (
     *("test_exactness", "test_fidelity", "test_placement", "test_presets", "test_tiny_world"),
-    *("test_command_line", "test_bad_input"),
+    *("test_command_line", "test_bad_input", "test_bench_computing"),
 )
 """Modules whose servers compute with real weights."""
 GROUPS = {"waiting": WAITING, "computing": COMPUTING}

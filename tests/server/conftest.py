@@ -70,7 +70,10 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSer
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers for one test alone, which may do to them whatever it likes."""
+    """Starts servers for one test alone, which may do to them whatever it likes.
+
+    It may stop one by itself, and then looks at what that took. The others stop gracefully.
+    """
     servers: list[ServerProcess] = []
 
     def start(**settings: str | int | float) -> ServerProcess:
@@ -78,7 +81,7 @@ def own_server(tmp_path: Path) -> Iterator[StartServer]:
         return servers[-1]
 
     yield start
-    _stop_all(servers)
+    assert _stop_all(servers) == [Leftovers()] * len(servers)
 
 
 class StartConfigured(Protocol):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import io
-import re
+import json
+import urllib.request
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner
 from lingbot_client import Chunk, WorldClient, WorldSession
 from PIL import Image
 
+from lingbot_tools.bench.__main__ import main as bench_main
+from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 
 PROMPT = "a castle on a hill"
@@ -59,23 +63,16 @@ def video(chunks: Sequence[Chunk]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.concatenate([chunk.frames for chunk in chunks])
 
 
-def metrics(server: ServerProcess) -> dict[str, float]:
-    """The server's own metrics: `name{label="value"}` to value."""
-    host, _, port = server.metrics.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    try:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-    finally:
-        connection.close()
-    return {name: float(value) for name, value in re.findall(r"^(lingbot_\S+) (\S+)$", text, re.M)}
+def page(server: ServerProcess) -> str:
+    """The page of the server's metrics, as text."""
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as response:
+        text: str = response.read().decode()
+    return text
 
 
 def sessions(server: ServerProcess) -> float:
     """Sessions in any state, as the gauges say."""
-    return sum(
-        value for name, value in metrics(server).items() if name.startswith("lingbot_sessions{")
-    )
+    return total(scrape(server.metrics), "lingbot_sessions")
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -100,7 +97,16 @@ async def reported(server: ServerProcess, client: WorldClient) -> None:
     Only its gauges come later, with the next sweep.
     """
     name = 'lingbot_rejections_total{code="NO_SESSION"}'
-    before = metrics(server)[name]
+    before = scrape(server.metrics)[name]
     (answer,) = await client.request("nobody", start=True, end=True)
     assert answer.status == "NO_SESSION"
-    await eventually(lambda: metrics(server)[name] > before)
+    await eventually(lambda: scrape(server.metrics)[name] > before)
+
+
+def bench(*arguments: object, folder: Path) -> tuple[dict[str, Any], str]:
+    """Run a command of `scripts/bench`, which must not fail: its report, and what it printed."""
+    report = folder / "report.json"
+    done = CliRunner().invoke(bench_main, [*map(str, arguments), "--json", str(report)])
+    assert done.exit_code == 0, done.output
+    read: dict[str, Any] = json.loads(report.read_text())
+    return read, done.stdout

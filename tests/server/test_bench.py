@@ -5,33 +5,30 @@ What is checked is that they measure and report; how long anything takes depends
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from lingbot_client import cli
 from PIL import Image
 
+from lingbot_tools.bench.__main__ import main
+from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.system import children, command_line
 from tests.server.conftest import StartServer
+from tests.server.play import bench, eventually
 
-BENCH = (sys.executable, "-m", "lingbot_tools.bench")
 PROFILE = "seed-4xh100"
+SCALE = 0.05
 SMALL = ("--size", "96x64")
-
-
-def bench(*arguments: object, report: Path) -> tuple[dict[str, Any], str]:
-    """Run a benchmark; returns its report and what it printed."""
-    command = [*BENCH, *map(str, arguments), "--json", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    found: dict[str, Any] = json.loads(report.read_text())
-    return found, done.stdout
 
 
 def first_frames(report: dict[str, Any], scenario: str) -> list[float]:
@@ -52,7 +49,7 @@ def test_latency_compares_the_variants_in_one_run(tmp_path: Path) -> None:
     report, printed = bench(
         *("latency", "--scale", 0.1, "--chunks", 3, "--warm-up", 1, *SMALL),
         *("--plot", picture, "--trace", trace),
-        report=tmp_path / "r.json",
+        folder=tmp_path,
     )
     assert report["errors"] == []
     inline, prefetch, everything = first_frames(report, "thinking")
@@ -75,37 +72,22 @@ def test_latency_compares_the_variants_in_one_run(tmp_path: Path) -> None:
 
 
 def test_latency_measures_a_running_server(shared_server: StartServer, tmp_path: Path) -> None:
-    server = shared_server(simulated=PROFILE, simulated_scale=0.02)
+    server = shared_server(simulated=PROFILE, simulated_scale=SCALE, max_sessions=4)
     report, _ = bench(
-        *("latency", "--url", server.grpc, "--scale", 0.02, "--chunks", 2, "--warm-up", 1, *SMALL),
-        report=tmp_path / "r.json",
+        *("latency", "--url", server.grpc, "--scale", SCALE, "--chunks", 2, "--warm-up", 1, *SMALL),
+        folder=tmp_path,
     )
     assert report["errors"] == []
     assert server.grpc in report["about"]["server"]
-    command = [sys.executable, "-m", "lingbot_tools.bench", "latency", "--url", server.grpc]
-    done = subprocess.run(
-        [*command, "--checkpoint", "tiny"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert f"is simulated {PROFILE}: it has no weights, and no --checkpoint" in done.stderr
-
-
-def test_latency_computes_with_the_tiny_checkpoint(tmp_path: Path) -> None:
-    report, printed = bench(
-        *("latency", "--checkpoint", "tiny", "--chunks", 1, "--warm-up", 1),
-        *("--rounds", 1, "--think", 0.1, "--size", "32x16"),
-        report=tmp_path / "r.json",
-    )
-    assert report["errors"] == []
-    assert report["profile"]["name"] == "measured"
-    assert report["profile"]["condition"] > 0
-    assert "nothing; the stages compute" in printed
+    refused = CliRunner().invoke(main, ["latency", "--url", server.grpc, "--checkpoint", "tiny"])
+    assert refused.exit_code == 1
+    assert f"is simulated {PROFILE}: it has no weights, and no --checkpoint" in refused.stderr
 
 
 def test_overhead_stands_beside_a_bare_echo(tmp_path: Path) -> None:
     report, printed = bench(
         *("overhead", "--chunks", 3, "--warm-up", 1, "--rounds", 1, *SMALL),
-        report=tmp_path / "r.json",
+        folder=tmp_path,
     )
     assert report["errors"] == []
     assert list(report["cases"]) == ["echo", "whole chunks", "parts", "tiny parts"]
@@ -120,7 +102,7 @@ def test_overhead_stands_beside_a_bare_echo(tmp_path: Path) -> None:
 def test_sessions_share_the_instances_and_silent_ones_get_nothing(tmp_path: Path) -> None:
     report, _ = bench(
         *("sessions", "--scale", 0.15, "--chunks", 4, "--warm-up", 1, *SMALL),
-        report=tmp_path / "r.json",
+        folder=tmp_path,
     )
     assert report["errors"] == []
     one, silent, several = report["cases"]
@@ -140,14 +122,15 @@ def test_sessions_share_the_instances_and_silent_ones_get_nothing(tmp_path: Path
 
 
 def test_the_client_measures_a_persons_pace(shared_server: StartServer, tmp_path: Path) -> None:
-    server = shared_server(simulated=PROFILE, simulated_scale=0.02)
-    command = [
-        *(sys.executable, "-m", "lingbot_client", "bench", "--url", server.grpc),
-        *("--sessions", "2", "--chunks", "3", "--warm-up", "1", "--think", "0.1"),
-        *("--size-area", "96x64", "--json", str(tmp_path / "r.json")),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    server = shared_server(simulated=PROFILE, simulated_scale=SCALE, max_sessions=4)
+    done = CliRunner().invoke(
+        cli.main,
+        [
+            *("bench", "--url", server.grpc, "--sessions", "2", "--chunks", "3", "--warm-up", "1"),
+            *("--think", "0.1", "--size-area", "96x64", "--json", str(tmp_path / "r.json")),
+        ],
+    )
+    assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["figures"]["chunks"] == 6
     assert report["figures"]["failures"] == 0
@@ -158,43 +141,56 @@ def test_the_client_measures_a_persons_pace(shared_server: StartServer, tmp_path
 def test_the_client_draws_a_session_and_writes_its_trace(
     shared_server: StartServer, tmp_path: Path
 ) -> None:
-    server = shared_server(simulated=PROFILE, simulated_scale=0.02)
+    server = shared_server(simulated=PROFILE, simulated_scale=SCALE, max_sessions=4)
     picture, trace = tmp_path / "t.png", tmp_path / "t.json"
-    command = [
-        *(sys.executable, "-m", "lingbot_client", "play", "--url", server.grpc, "--keys", "w a"),
-        *("--size-area", "96x64", "--timeline", str(picture), "--trace", str(trace)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(
+        cli.main,
+        [
+            *("play", "--url", server.grpc, "--keys", "w a", "--size-area", "96x64"),
+            *("--timeline", str(picture), "--trace", str(trace)),
+        ],
+    )
+    assert done.exit_code == 0, done.output
     with Image.open(picture) as image:
         assert image.height > 200
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     assert {event["name"] for event in events} >= {"decode 0", "decode 1", "commit 1", "send 1"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_benchmark_and_its_server(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_a_benchmark_and_its_server(tmp_path: Path) -> None:
+    """Which signals do, `tests/unit/triton/test_foreground.py` has."""
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            [*BENCH, "latency", "--scale", "1", *SMALL],
+            [sys.executable, "-m", "lingbot_tools.bench", "latency", "--scale", "1", *SMALL],
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    server = _server_of(process)
-    time.sleep(2)  # into the first session
-    process.send_signal(number)
-    assert process.wait(120) == 130
+    server, metrics = asyncio.run(_server_of(process))
+    asyncio.run(eventually(lambda: _plays(metrics)))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(100) == 130
     assert "interrupted" in (tmp_path / "stderr").read_text()
     assert not Path("/proc", str(server)).exists()
 
 
-def _server_of(process: subprocess.Popen[bytes]) -> int:
-    """Process id of the tritonserver that a benchmark has started."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+async def _server_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """The tritonserver that a benchmark has started: its process id, and its metrics' address."""
+    found: dict[int, str] = {}
+
+    def started() -> bool:
         for pid in children(process.pid):
-            if any("tritonserver" in argument for argument in command_line(pid)):
-                return pid
-        time.sleep(0.1)
-    raise AssertionError("the benchmark has started no server")
+            for argument in command_line(pid):
+                if argument.startswith("--metrics-port="):
+                    found[pid] = f"127.0.0.1:{argument.partition('=')[2]}"
+        return bool(found)
+
+    await eventually(started, 100)
+    return found.popitem()
+
+
+def _plays(metrics: str) -> bool:
+    try:
+        return scrape(metrics)['lingbot_sessions{state="open"}'] > 0
+    except (OSError, HTTPException, KeyError):  # it is still being started
+        return False

@@ -19,7 +19,7 @@ def checked(plan: Plan) -> Outcome:
 
 def test_chaos_breaks_no_promise() -> None:
     """This seed once found the orchestrator's memory corrupted, by a call to itself."""
-    tally = checked(Plan(seed=6, seconds=12, kill_every=0)).tally
+    tally = checked(Plan(seed=6, seconds=6, kill_every=0)).tally
     answers = ("FRAMES", "CLOSED", "DUPLICATE", "OUT_OF_ORDER", "BAD_REQUEST", "NO_SESSION")
     deeds = ("burst", "malformed", "foreign", "cut")
     assert [what for what in (*answers, *deeds) if not tally[what]] == []
@@ -27,7 +27,7 @@ def test_chaos_breaks_no_promise() -> None:
 
 def test_chaos_with_dying_workers() -> None:
     """This seed once found that the shared memory of killed workers was never removed."""
-    tally = checked(Plan(seed=3, seconds=15, kill_every=5)).tally
+    tally = checked(Plan(seed=3, seconds=8, kill_every=3)).tally
     assert [what for what in tally if what.startswith("killed")] != []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 
 import pytest
@@ -14,12 +15,12 @@ from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.play import picture
 
-SIMULATED: dict[str, str | float] = {"simulated": "seed-4xh100", "simulated_scale": 0.01}
+SIMULATED: dict[str, str | float] = {"simulated": "seed-4xh100", "simulated_scale": 0.05}
 
 
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
-    return shared_server(max_sessions=1, **SIMULATED)
+    return shared_server(max_sessions=4, **SIMULATED)
 
 
 def doctor(url: str) -> Result:
@@ -45,15 +46,15 @@ def test_the_wrong_port_is_named(server: ServerProcess) -> None:
 
 def test_a_full_server_is_called_full(server: ServerProcess) -> None:
     async def scenario() -> Result:
-        async with (
-            WorldClient(server.grpc) as client,
-            client.open_session(picture(), "a hill", max_area=64 * 96),
-        ):
+        async with WorldClient(server.grpc) as client, contextlib.AsyncExitStack() as sessions:
+            for _ in range(4):
+                session = client.open_session(picture(), "a hill", max_area=64 * 96)
+                await sessions.enter_async_context(session)
             return await asyncio.to_thread(doctor, server.grpc)
 
     result = asyncio.run(scenario())
     assert result.exit_code == 1
-    assert "✗ session: the server is full: 1 sessions are open" in result.output
+    assert "✗ session: the server is full: 4 sessions are open" in result.output
 
 
 def test_a_model_that_is_not_loaded_is_named(own_server: StartServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
+import contextlib
 import re
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from tests.documents import tables
 from tests.server.conftest import StartServer
-from tests.server.play import PROMPT, eventually, picture, sessions
+from tests.server.play import PROMPT, eventually, page, picture, sessions
 
 ROOT = REPOSITORY.parent
 HEALTHCHECK = ROOT / "docker" / "healthcheck.py"
@@ -27,7 +27,7 @@ HEALTHCHECK = ROOT / "docker" / "healthcheck.py"
 
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
-    return shared_server(simulated="seed-4xh100", simulated_scale=0.01)
+    return shared_server(simulated="seed-4xh100", simulated_scale=0.05, max_sessions=4)
 
 
 def run(server: ServerProcess, document: str, folder: Path) -> str:
@@ -112,17 +112,21 @@ def test_the_health_check_plays_and_tells(server: ServerProcess) -> None:
     assert health(server.grpc, server.metrics) == (0, "healthy: 9 frames of 96x64\n")
 
 
-def test_a_full_server_is_healthy_and_nobody_is_refused(own_server: StartServer) -> None:
-    full = own_server(simulated="seed-4xh100", simulated_scale=0.01, max_sessions=1)
+def test_a_full_server_is_healthy_and_nobody_is_refused(server: ServerProcess) -> None:
+    def refused() -> float:
+        return scrape(server.metrics)['lingbot_rejections_total{code="SESSION_LIMIT"}']
 
     async def scenario() -> tuple[int, str]:
-        async with WorldClient(full.grpc) as client, client.open_session(picture(), PROMPT):
-            await eventually(lambda: sessions(full) == 1)  # the check goes by the gauge
-            return await asyncio.to_thread(health, full.grpc, full.metrics)
+        async with WorldClient(server.grpc) as client, contextlib.AsyncExitStack() as held:
+            for _ in range(4):
+                await held.enter_async_context(client.open_session(picture(), PROMPT))
+            await eventually(lambda: sessions(server) == 4)  # the check goes by the gauge
+            return await asyncio.to_thread(health, server.grpc, server.metrics)
 
-    told = "healthy: sessions are open, and the orchestrator answers\n"
-    assert asyncio.run(scenario()) == (0, told)
-    assert scrape(full.metrics)['lingbot_rejections_total{code="SESSION_LIMIT"}'] == 0
+    before = refused()
+    words = "healthy: sessions are open, and the orchestrator answers\n"
+    assert asyncio.run(scenario()) == (0, words)
+    assert refused() == before
 
 
 def test_a_server_that_is_not_there_is_unhealthy() -> None:
@@ -140,11 +144,7 @@ def test_every_family_is_exported_under_its_name(server: ServerProcess) -> None:
                 await client.open_session(picture(), PROMPT, seed=-1).open()
 
     asyncio.run(scenario())
-    host, _, port = server.metrics.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
+    text = page(server)
     exported = set(re.findall(r"^([a-z_]+)(?:\{.*\})? \S+$", text, re.MULTILINE))
     for spec in (*METRICS, WORKER_STATES):
         suffixes = ("_bucket", "_sum", "_count") if spec.kind is Kind.HISTOGRAM else ("",)

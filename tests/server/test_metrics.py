@@ -21,7 +21,7 @@ from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerProcess
 from lingbot_triton.world.geometry import Geometry
 from tests.server.conftest import StartServer
-from tests.server.play import encoded, eventually, picture, play, reported, sessions
+from tests.server.play import encoded, eventually, page, picture, play, reported, sessions
 
 SMALL: dict[str, Any] = {"max_area": 64 * 96}
 START: dict[str, Any] = {

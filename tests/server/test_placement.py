@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from lingbot_client import WorldClient, WorldSession
+from lingbot_client import WorldClient, WorldSession, errors
 
 from lingbot_triton.triton import render
 from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.play import PROMPT, eventually, picture, play, video
+from tests.server.workers import ANSWER_SECONDS, SMALL, fate, kill, serves_again
 
 PLACEMENT = render.REPOSITORY.parent / "examples" / "placement" / "2-cpu.toml"
 SEEDS = (1, 2, 3, 4)
 KEYS = ("wl", "sai")
+SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100"}
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +98,31 @@ def test_instances_are_empty_when_their_sessions_have_ended(placed: ServerProces
     asyncio.run(scenario())
 
 
+def test_a_worker_that_dies_is_back_with_its_weights(placed: ServerProcess) -> None:
+    """The last test of this server, which one instance of decode serves."""
+
+    async def scenario() -> None:
+        async with WorldClient(placed.grpc) as client:
+            session = client.open_session(picture(), PROMPT, **SMALL)
+            await session.open()
+            assert (await fate(session, 1))[0] is None
+            await session.send("w")
+            kill(placed, "decode")
+            error, seconds = await fate(session)
+            assert error is errors.StageFailed
+            assert seconds < ANSWER_SECONDS
+            await session.close()
+            await serves_again(placed.grpc)
+
+    asyncio.run(scenario())
+
+
 def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
     placement = tmp_path / "gpu.toml"
     placement.write_text('[denoise]\ndevices = ["cuda:99"]\n')
     repository = tmp_path / "models"
     CliRunner().invoke(render.main, ["--placement", str(placement), "--out", str(repository)])
-    server = ServerProcess(ServerConfig(repository=repository))
+    server = ServerProcess(ServerConfig(repository=repository, environment=SIMULATED))
     with pytest.raises(ServerError, match=r"model denoise: .* gpu id 99"), server:
         pass
     assert server.processes() == []

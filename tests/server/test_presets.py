@@ -23,7 +23,7 @@ def server(shared_server: StartServer) -> ServerProcess:
         checkpoint=str(ACT / "lingbot_world_fast"),
         companions=str(ACT),
         max_area=32 * 48,
-        kv_budget_bytes=5 * 2**20,
+        kv_budget_bytes=2**20,
         preset="window15",
         dtype="bfloat16",
         attention="auto",

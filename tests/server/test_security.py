@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
 from lingbot_triton.triton.system import free_ports, session_members, wait_until_gone
 from tests.server.conftest import StartConfigured, StartServer
-from tests.server.play import PROMPT, eventually, picture, play, sessions
+from tests.server.play import PROMPT, eventually, page, picture, play, sessions
 from tests.server.workers import SMALL, states
 
 SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.05"}
@@ -198,8 +197,7 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
             ]
 
     told = str(asyncio.run(scenario()))
-    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as page:
-        told += page.read().decode()
+    told += page(server)
     administration.probe(server.admin, server.secret, 60.0)
     server.stop()
     assert server.config.log is not None

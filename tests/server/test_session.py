@@ -10,6 +10,7 @@ from lingbot_client import WorldClient, errors
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 from lingbot_triton.simulated.stages import STALLING_SEED
+from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerProcess
 from lingbot_triton.world.geometry import Geometry
 from tests.server.conftest import StartServer
@@ -17,7 +18,6 @@ from tests.server.play import (
     admitted,
     encoded,
     eventually,
-    metrics,
     picture,
     play,
     reported,
@@ -111,7 +111,7 @@ def test_a_third_control_ahead_finds_the_window_full(server: ServerProcess) -> N
     height, width = Geometry.fit(64, 96, SMALL["max_area"]).latent
 
     def conditions_are_held() -> bool:
-        found = metrics(server)
+        found = scrape(server.metrics)
         held = found["lingbot_condition_bytes"] == 2 * 20 * 3 * height * width * 4
         return held and found['lingbot_sessions{state="open"}'] == 1
 
@@ -221,14 +221,14 @@ def test_a_hundred_sessions_leave_everything_as_it_was(server: ServerProcess) ->
             await reported(server, client)
             await eventually(lambda: sessions(server) == 0)
             before = state()
-            opened = metrics(server)["lingbot_sessions_opened_total"]
+            opened = scrape(server.metrics)["lingbot_sessions_opened_total"]
             for _ in range(25):
                 chunks = await asyncio.gather(*(play(client, ["w"], **SMALL) for _ in range(4)))
                 assert [len(each[0].frames) for each in chunks] == [9] * 4
             await reported(server, client)
         await eventually(lambda: state() == before)
-        assert metrics(server)["lingbot_sessions_opened_total"] == opened + 100
+        assert scrape(server.metrics)["lingbot_sessions_opened_total"] == opened + 100
         assert sessions(server) == 0
-        assert metrics(server)["lingbot_conditions_alive"] == 0
+        assert scrape(server.metrics)["lingbot_conditions_alive"] == 0
 
     asyncio.run(scenario())

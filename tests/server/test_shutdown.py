@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 
 import pytest
 from lingbot_client import WorldClient, WorldSession, errors
@@ -14,7 +13,7 @@ from lingbot_triton.simulated.stages import STALLING_SEED
 from lingbot_triton.triton.server import Leftovers, ServerProcess
 from tests.server.conftest import StartConfigured
 from tests.server.play import PROMPT, admitted, eventually, picture
-from tests.server.serving import Serve, least_seconds
+from tests.server.serving import Serve
 from tests.server.workers import SMALL
 
 UNGRACEFUL = ("Exit timeout expired", "Non-graceful termination")
@@ -33,43 +32,38 @@ async def _play_until_it_ends(session: WorldSession) -> tuple[int, errors.WorldE
 
 
 @pytest.mark.parametrize(
-    ("number", "limit"), [(signal.SIGTERM, 10), (signal.SIGINT, 5)], ids=["SIGTERM", "Ctrl-C"]
+    ("number", "scale"),
+    [(signal.SIGTERM, 0.3), (signal.SIGINT, 1.5)],
+    ids=["SIGTERM, short chunks", "Ctrl-C, long chunks"],
 )
-@pytest.mark.parametrize("scale", [0.3, 1.5], ids=["short chunks", "long chunks"])
-def test_a_signal_while_sessions_are_busy(scale: float, number: int, limit: float) -> None:
+def test_a_signal_while_sessions_are_busy(number: int, scale: float) -> None:
     """Chunks take 0.4 s, or more than the grace time."""
-
-    def stop() -> float:
-        busy = Serve(["--simulated=seed-4xh100", f"--scale={scale}", "--log-level=info"])
-        try:
-            return _stop_while_busy(busy, number)
-        finally:
-            busy.end()
-
-    assert least_seconds(stop, limit) < limit
-
-
-def _stop_while_busy(busy: Serve, number: int) -> float:
-    async def scenario() -> float:
-        async with WorldClient(busy.grpc) as client:
-            held = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(3)]
-            for session in held:
-                await session.open()
-            players = [asyncio.ensure_future(_play_until_it_ends(session)) for session in held[:2]]
-            await asyncio.sleep(1.0)  # two are busy, one is open and idle
-            seconds = await asyncio.to_thread(busy.stop, number)
-            ends = await asyncio.gather(*players)
-            # The chunk under way is finished within the grace time, or refused; then comes the end.
-            gone = (errors.ShuttingDown, errors.SessionFailed, errors.ConnectionFailed)
-            assert [isinstance(error, gone) for _, error in ends] == [True, True], ends
-            assert errors.ShuttingDown in [type(error) for _, error in ends]
-            return seconds
-
-    seconds = asyncio.run(scenario())
+    busy = Serve(["--simulated=seed-4xh100", f"--scale={scale}", "--log-level=info"])
+    try:
+        asyncio.run(_stop_while_busy(busy, number))
+    finally:
+        busy.end()
     assert busy.program.returncode == 0
     assert busy.everything_gone()
     assert not [words for words in UNGRACEFUL if words in busy.errors]
-    return seconds
+    assert busy.errors.count('\\"reason\\": \\"shutdown\\"') == 3
+
+
+async def _stop_while_busy(busy: Serve, number: int) -> None:
+    async with WorldClient(busy.grpc) as client:
+        held = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(3)]
+        for session in held:
+            await session.open()
+        for session in held[:2]:
+            await session.send("w")
+            await admitted(session)  # two are busy, one is open and idle
+        players = [asyncio.ensure_future(_play_until_it_ends(session)) for session in held[:2]]
+        await asyncio.to_thread(busy.stop, number)
+        ends = await asyncio.gather(*players)
+    # The chunk under way is finished within the grace time, or refused; then comes the end.
+    gone = (errors.ShuttingDown, errors.SessionFailed, errors.ConnectionFailed)
+    assert [isinstance(error, gone) for _, error in ends] == [True, True], ends
+    assert errors.ShuttingDown in [type(error) for _, error in ends]
 
 
 def test_a_stopped_server_has_released_everything_by_itself(
@@ -86,11 +80,9 @@ def test_a_stopped_server_has_released_everything_by_itself(
             await session.open()
             await session.send("w")
             await admitted(session)
-            started = time.monotonic()
             stopping = asyncio.ensure_future(asyncio.to_thread(server.stop, 40.0, 20.0))
             assert len((await session.next_chunk()).frames) == 9, "it was accepted before"
             assert await stopping == Leftovers()
-            assert time.monotonic() - started < 40  # a few on a quiet machine
 
     asyncio.run(scenario())
     assert not [words for words in UNGRACEFUL if words in server.output()]

@@ -16,15 +16,16 @@ from lingbot_client import WorldClient, errors
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 from lingbot_triton.simulated.stages import STALLING_SEED
+from lingbot_triton.triton.scrape import scrape
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
-from tests.server.play import admitted, encoded, eventually, metrics, picture, sessions
+from tests.server.play import admitted, encoded, eventually, picture, sessions
 from tests.server.workers import SMALL, states
 
-IDLE = 3.0
+IDLE = 2.0
 START = {"start": True, "image": encoded(picture()), "prompt": "a hill", "options": SMALL}
 
-STALL = 4
+STALL = 3
 """Seconds that each chunk of a client takes more, if it vanishes during one."""
 
 # A client in a process of its own: opens a session, plays some chunks, and says when to kill it.
@@ -88,7 +89,7 @@ async def _gone(server: ServerProcess, seconds: float) -> None:
     for stage in ("condition", "denoise", "decode"):
         await eventually(lambda stage=stage: set(states(server, stage).values()) == {0})
     for name in ("lingbot_conditions_alive", "lingbot_calls_in_flight"):
-        await eventually(lambda name=name: metrics(server)[name] == 0)
+        await eventually(lambda name=name: scrape(server.metrics)[name] == 0)
 
 
 @pytest.mark.parametrize(

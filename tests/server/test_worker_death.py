@@ -8,16 +8,19 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lingbot_client import WorldClient, WorldSession, errors
 
+from lingbot_triton.simulated.stages import STALLING_SEED
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartConfigured
 from tests.server.play import PROMPT, eventually, picture, play, sessions
 from tests.server.serving import Serve
 from tests.server.stopwatch import machine_seconds
 from tests.server.workers import (
+    ANSWER_SECONDS,
     SMALL,
     TWO_DENOISERS,
     fate,
@@ -29,7 +32,6 @@ from tests.server.workers import (
     states,
 )
 
-ANSWER_SECONDS = 5.0
 SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.4"}
 STAGES = ("condition", "denoise", "decode")
 
@@ -39,8 +41,15 @@ def server(doomed_server: StartConfigured) -> ServerProcess:
     return doomed_server(environment=SIMULATED)
 
 
-async def _sessions(client: WorldClient, count: int) -> list[WorldSession]:
-    opened = [client.open_session(picture(), PROMPT, **SMALL) for _ in range(count)]
+@pytest.fixture(scope="module")
+def regions(server: ServerProcess) -> int:
+    """Regions of the server's shared memory before anything was killed."""
+    return len(server.regions())
+
+
+async def _sessions(client: WorldClient, count: int, **options: Any) -> list[WorldSession]:
+    options = SMALL | options
+    opened = [client.open_session(picture(), PROMPT, **options) for _ in range(count)]
     await asyncio.gather(*(session.open() for session in opened))
     return opened
 
@@ -59,43 +68,16 @@ def _rejuvenated(server: ServerProcess) -> bool:
 
 @contextlib.asynccontextmanager
 async def _recovering(server: ServerProcess, *stages: str) -> AsyncIterator[None]:
-    """The stages die inside the block; after it they are back, and all is as it was before."""
-    before = [_restarts(server, stage) for stage in stages]
-    regions = len(server.regions())
+    """The stages die inside the block; after it they are back and hold nothing of before."""
+    wanted = [_restarts(server, stage) + 1 for stage in stages]
     yield
-    wanted = [count + 1 for count in before]
-    await eventually(
-        lambda: _rejuvenated(server) and [_restarts(server, stage) for stage in stages] == wanted,
-        60,
-    )
+    await eventually(lambda: [_restarts(server, stage) for stage in stages] == wanted, 60)
     await serves_again(server.grpc)
     await eventually(lambda: sessions(server) == 0)
     for stage in stages:
-        for told in ("has died: ending the sessions it held", "was reloaded and takes sessions"):
-            await eventually(lambda line=f"{stage} {told}": line in server.output())
+        for words in ("has died: ending the sessions it held", "was reloaded and takes sessions"):
+            await eventually(lambda line=f"{stage} {words}": line in server.output())
         await eventually(lambda stage=stage: set(states(server, stage).values()) <= {0})
-    await eventually(lambda: len(server.regions()) == regions)  # none of the dead is left
-
-
-def test_all_killed_while_idle(server: ServerProcess) -> None:
-    """Nobody calls them, so only looking after them finds out."""
-
-    async def scenario() -> None:
-        async with WorldClient(server.grpc) as client:
-            held = await _sessions(client, 2)
-            await asyncio.gather(*(fate(session, 1) for session in held))
-            await asyncio.sleep(0.5)
-            async with _recovering(server, *STAGES):
-                for stage in STAGES:
-                    kill(server, stage)
-                await eventually(lambda: sessions(server) == 0, 30)
-                for error, seconds in await asyncio.gather(*map(fate, held)):
-                    assert error is errors.SessionFailed
-                    assert seconds < ANSWER_SECONDS
-                for session in held:
-                    await session.close()
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -107,18 +89,20 @@ def test_all_killed_while_idle(server: ServerProcess) -> None:
         ("decode", "frames on their way"),
     ],
 )
-def test_killed_at_work(server: ServerProcess, stage: str, moment: str) -> None:
+def test_killed_at_work(server: ServerProcess, regions: int, stage: str, moment: str) -> None:
     async def scenario() -> None:
         async with WorldClient(server.grpc) as client:
             # A second one's step would stand before the first one's commit.
-            held = await _sessions(client, 1 if moment == "commit" else 2)
+            options = {"seed": STALLING_SEED + 3} if moment == "step" else {}
+            held = await _sessions(client, 1 if moment == "commit" else 2, **options)
             # Who waits for nothing when a session ends is told of that only, not of the stage.
             for session in held:
                 await session.send("w")
                 await session.send("w")
-            if moment != "prefetching":
-                await asyncio.sleep(0.1)
-            if moment != "step" and moment != "prefetching":
+            if moment == "step":  # all conditions that may be are there, so only steps are called
+                await eventually(lambda: metric(server, "lingbot_conditions_alive") == 4)
+                await eventually(lambda: metric(server, "lingbot_calls_in_flight") == 2)
+            elif moment != "prefetching":
                 await held[0].next_part()  # its commit, and the decoding of the rest, have begun
             async with _recovering(server, stage):
                 kill(server, stage)
@@ -156,6 +140,41 @@ def test_killed_before_a_session_opens_and_sessions_that_have_their_prompt_go_on
                 assert machine_seconds() - started < ANSWER_SECONDS
                 assert (await fate(held, 3))[0] is None
                 await held.close()
+
+    asyncio.run(scenario())
+
+
+def test_all_killed_while_idle(server: ServerProcess, regions: int) -> None:
+    """Nothing calls them, so only looking after them finds out.
+
+    The last test of this server: of none that died in it, shared memory is left in the end.
+    """
+
+    async def scenario() -> None:
+        async with WorldClient(server.grpc) as client:
+            held = await _sessions(client, 2)
+            await asyncio.gather(*(fate(session, 1) for session in held))
+            await eventually(lambda: metric(server, "lingbot_calls_in_flight") == 0)
+            before = {stage: _restarts(server, stage) for stage in STAGES}
+            async with _recovering(server, *STAGES):
+                for stage in STAGES:
+                    kill(server, stage)
+                await eventually(lambda: sessions(server) == 0, 30)
+                for error, seconds in await asyncio.gather(*map(fate, held)):
+                    assert error is errors.SessionFailed
+                    assert seconds < ANSWER_SECONDS
+                for session in held:
+                    await session.close()
+                # Regions, also of the dead, are as if they had just grown: none goes at once.
+                await eventually(
+                    lambda: (
+                        _rejuvenated(server)
+                        and all(_restarts(server, stage) > n for stage, n in before.items())
+                    ),
+                    60,
+                )
+
+        await eventually(lambda: len(server.regions()) == regions)
 
     asyncio.run(scenario())
 
@@ -219,24 +238,6 @@ def test_without_explicit_control_new_sessions_are_told_why(
     asyncio.run(scenario())
 
 
-def test_the_tiny_model_is_back_within_seconds(doomed_server: StartConfigured) -> None:
-    server = doomed_server()
-
-    async def scenario() -> None:
-        async with WorldClient(server.grpc) as client:
-            (held,) = await _sessions(client, 1)
-            assert (await fate(held, 1))[0] is None
-            await held.send("w")
-            kill(server, "denoise")
-            error, seconds = await fate(held)
-            assert error is errors.StageFailed
-            assert seconds < ANSWER_SECONDS
-            await held.close()
-            await serves_again(server.grpc)  # 4 to 6 s on a quiet machine
-
-    asyncio.run(scenario())
-
-
 def test_serve_starts_a_server_again_whose_orchestrator_died(serve: Serve) -> None:
     async def scenario() -> None:
         async with WorldClient(serve.grpc) as client:
@@ -250,7 +251,7 @@ def test_serve_starts_a_server_again_whose_orchestrator_died(serve: Serve) -> No
         serve.look()
 
     asyncio.run(scenario())
-    assert serve.stop(signal.SIGTERM) < 10
+    serve.stop(signal.SIGTERM)
     assert "the process of model orchestrator died" in serve.errors
     assert "it is started again in 0 s" in serve.errors
     assert serve.everything_gone()

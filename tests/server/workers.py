@@ -22,6 +22,8 @@ from tests.server.play import eventually, play
 from tests.server.stopwatch import machine_seconds
 
 SMALL: dict[str, Any] = {"max_area": 64 * 96, "chunk_count": 200}
+ANSWER_SECONDS = 5.0
+"""Of the machine's: by then a client knows of a worker that died."""
 TWO_DENOISERS = "[denoise]\ncount = 2\n"
 
 
