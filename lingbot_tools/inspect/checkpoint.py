@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from lingbot_tools.inspect.report import GIB, lines
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.budget import GPU_PART
@@ -31,6 +30,7 @@ from lingbot_triton.world.vae import memory_bytes, skeleton
 
 CHUNK = WORLD_FAST.chunk_latent_frames
 
+GIB = 2**30
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _DIFFUSERS = ("transformer", "vae", "text_encoder", "tokenizer")
 _CONTEXT_BYTES = GIB // 2
@@ -80,9 +80,6 @@ class Inspection:
     @property
     def weight_bytes(self) -> int:
         return sum(part.memory_bytes for part in self.parts)
-
-    def describe(self) -> str:
-        return "\n".join(lines(self))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"weight_bytes": self.weight_bytes}

@@ -35,6 +35,7 @@ def inspect(
     """
     try:
         from lingbot_tools.inspect.checkpoint import inspect_for
+        from lingbot_tools.inspect.report import lines
     except ImportError as error:
         raise click.ClickException(f"inspect needs the server's packages: {error}") from None
     try:
@@ -42,6 +43,7 @@ def inspect(
         inspection = inspect_for(checkpoint, companions or checkpoint, area=area, **options)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(json.dumps(inspection.to_dict(), indent=2) if as_json else inspection.describe())
+    text = json.dumps(inspection.to_dict(), indent=2) if as_json else "\n".join(lines(inspection))
+    click.echo(text)
     if inspection.missing:
         sys.exit(1)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lingbot_tools.inspect.checkpoint import Inspection
-
-GIB = 2**30
+from lingbot_tools.inspect.checkpoint import GIB, Inspection
 
 
 def lines(found: Inspection) -> list[str]:
