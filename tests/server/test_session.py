@@ -117,7 +117,7 @@ def test_a_third_control_ahead_finds_the_window_full(server: ServerProcess) -> N
 
     async def scenario() -> None:
         # Of the session before, which the same server held, the gauges may still speak.
-        await eventually(lambda: metrics(server)["lingbot_condition_bytes"] == 0)
+        await eventually(lambda: scrape(server.metrics)["lingbot_condition_bytes"] == 0)
         async with (
             WorldClient(server.grpc) as client,
             client.open_session(picture(), "a hill", seed=STALLING_SEED + 2, **SMALL) as session,
