@@ -16,9 +16,9 @@ def explain(output: Iterable[str]) -> str:
     if failures:
         reasons = [f"model {name}: {reason}" for name, reason in failures.items()]
         return "\n".join(["tritonserver stopped, since it could not load", *reasons])
-    taken = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
-    if taken:
-        return f"tritonserver stopped, since {taken[2]} ({taken[1]}) is taken by another program"
+    match = re.search(r"failed to start (\w+) service: .*?Socket '(\S+)' already in use", text)
+    if match:
+        return f"tritonserver stopped, since {match[2]} ({match[1]}) is taken by another program"
     return f"tritonserver stopped; {last_words(output)}"
 
 

@@ -1,4 +1,4 @@
-"""A server in the foreground of a terminal: signals stop it, and nothing stops the stopping."""
+"""A server in the foreground of a terminal: signals stop it, further ones do not interrupt that."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lingbot_triton.triton.server import ServerConfig, ServerProcess
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_SECONDS = 3.8
 TERMINATE_SECONDS = 7.0
-"""Time to stop in after SIGTERM, besides `drain_seconds`, in which chunks under way may finish: a
-person at the terminal waits, a service manager does not."""
+"""Seconds to stop in after SIGTERM, besides `drain_seconds`, in which chunks under way may finish:
+longer than after Ctrl-C, where a person waits at the terminal."""
 
 
 @contextmanager
@@ -25,25 +25,25 @@ def foreground(config: ServerConfig) -> Iterator[ServerProcess]:
     """
     server = ServerProcess(config)
     with interrupts() as received:
-        asked = False
+        interrupted = False
         try:
             server.start()
             server.wait_ready()
             yield server
         except KeyboardInterrupt:
-            asked = True
+            interrupted = True
             raise
         finally:
-            patient = signal.SIGTERM in received
+            terminated = signal.SIGTERM in received
             late: list[int] = []
             for number in SIGNALS:
                 signal.signal(number, lambda number, frame: late.append(number))
-            if patient:
+            if terminated:
                 drain = server.settings.drain_seconds
                 server.stop(TERMINATE_SECONDS + drain, drain)
             else:
                 server.stop(STOP_SECONDS)
-            if late and not asked:
+            if late and not interrupted:
                 raise KeyboardInterrupt
 
 

@@ -1,7 +1,7 @@
 """A model's process ends with its server, however that ended, and takes its memory along.
 
-The Python backend looks after this itself, but not while the process waits for an answer that
-the dead server owes it; and the regions of a server that was killed it leaves to nobody.
+The Python backend does this itself, except while the process waits for a response of the dead
+server; and it does not remove the shared memory of a server that was killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRACE_SECONDS = 1.0
 def hold_on_to_server() -> None:
     """Have this process killed, and its regions removed, as soon as its parent has ended.
 
-    Where Linux lets nobody watch processes (before 5.3), the Python backend is left alone with it.
+    Before Linux 5.3, which cannot watch processes, this is left to the Python backend.
     """
     regions = [FOLDER / name for name in own_regions()]
     with contextlib.suppress(OSError):
@@ -33,8 +33,8 @@ def _let_go(server: int, regions: list[Path]) -> None:
     ended = select.poll()
     ended.register(server, select.POLLIN)
     ended.poll()
-    # A thread that asks the server for something now, an update of a metric for instance, never
-    # gives Python's lock back. The alarm, to which nobody listens, kills the process all the same.
+    # A thread that waits for the dead server, to update a metric for instance, never releases the
+    # GIL. The alarm has no handler, so it kills the process even then.
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
     for path in regions:
         path.unlink(missing_ok=True)

@@ -17,9 +17,9 @@ VARIABLE = "LINGBOT_SECRET"
 
 def server_secret(server_pid: int | None = None) -> bytes:
     """The secret of the server whose process `server_pid` is (default: this process's parent)."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        return given.encode()
+    configured = os.environ.get(VARIABLE)
+    if configured:
+        return configured.encode()
     folder = _folder()
     path = folder / _identity(os.getppid() if server_pid is None else server_pid)
     _remove_stale(folder)
@@ -36,7 +36,7 @@ def server_secret(server_pid: int | None = None) -> bytes:
 
 
 def forget_secret(server_pid: int | None = None) -> None:
-    """Remove this server's file; the last to leave may call it, and it may be called twice."""
+    """Remove this server's file; it may be called twice."""
     path = _folder() / _identity(os.getppid() if server_pid is None else server_pid)
     path.unlink(missing_ok=True)
 

@@ -65,10 +65,10 @@ def main(
     log_level: str,
     verbose: bool,
     triton_arguments: tuple[str, ...],
-    **given: Any,
+    **settings_options: Any,
 ) -> None:
     """Serve LingBot-World-Fast until Ctrl-C. Every LINGBOT_* variable holds here too."""
-    environment = variables(given)
+    environment = variables(settings_options)
     settings = load_settings(environment)
     if model_repository is not None and not model_repository.is_dir():
         raise click.ClickException(f"model repository {model_repository} is not a folder")
@@ -91,11 +91,11 @@ def main(
         raise click.ClickException(str(error)) from None
 
 
-def variables(given: dict[str, Any]) -> dict[str, str]:
-    """What was given on the command line, as LINGBOT_* variables."""
+def variables(options: dict[str, Any]) -> dict[str, str]:
+    """Options of the command line as LINGBOT_* variables."""
     return {
         PREFIX + name.upper(): str(value.resolve() if isinstance(value, Path) else value)
-        for name, value in given.items()
+        for name, value in options.items()
         if value is not None
     }
 

@@ -66,8 +66,8 @@ def _with_ports_of(server: ServerProcess) -> ServerConfig:
 def watch(server: ServerProcess) -> NoReturn:
     """Raise ServerError once the server cannot serve any more.
 
-    Workers are reloaded by the orchestrator. The orchestrator itself nobody reloads, and the
-    server goes on calling itself ready without it.
+    The orchestrator reloads workers. Nothing reloads the orchestrator itself, and without it
+    Triton still reports that it is ready.
     """
     model = ORCHESTRATOR.name
     watched = model in server.model_processes()
@@ -88,29 +88,29 @@ def watch(server: ServerProcess) -> NoReturn:
 
 @contextlib.contextmanager
 def probing(server: ServerProcess) -> Iterator[Callable[[], float]]:
-    """Asks the orchestrator for an answer again and again; gives the time of the last one.
+    """Probes the orchestrator in a thread; yields a function that gives the last response's time.
 
-    Behind mutual TLS nobody is asked. Behind TLS silence counts once there was an answer: a chain
-    of certificates may be one that this process does not trust.
+    Behind mutual TLS it is not probed. Behind TLS silence counts only after a first response: the
+    certificate may be one that this process does not trust.
     """
     endpoint = server.admin
     answered = time.monotonic()
-    heard = endpoint.certificate is None and not endpoint.mutual
+    responds = endpoint.certificate is None and not endpoint.mutual
     stop = Event()
 
     def ask() -> None:
-        nonlocal answered, heard
+        nonlocal answered, responds
         while not stop.wait(PROBE_SECONDS):
             try:
                 administration.probe(endpoint, server.secret, timeout=SILENCE_SECONDS / 3)
             except administration.AdministrationError as error:
                 log.warning("the orchestrator does not answer: %s", error)
             else:
-                answered, heard = time.monotonic(), True
+                answered, responds = time.monotonic(), True
 
     if not endpoint.mutual:
         Thread(target=ask, name="probe", daemon=True).start()
     try:
-        yield lambda: answered if heard else time.monotonic()
+        yield lambda: answered if responds else time.monotonic()
     finally:
         stop.set()
