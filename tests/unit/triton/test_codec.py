@@ -131,7 +131,7 @@ def test_a_bad_control_is_refused(case: str) -> None:
     inputs, sentence = BAD_CONTROLS[case]
     request = decoded(**inputs)
     check_refused(request, sentence)
-    assert (request.control, request.starts, request.end) == (None, False, False)
+    assert (request.event, request.starts, request.end) == (None, False, False)
 
 
 def test_a_start_and_its_first_control_are_read() -> None:
@@ -142,18 +142,18 @@ def test_a_start_and_its_first_control_are_read() -> None:
     assert (request.start.image, request.start.prompt) == (IMAGE, "ein Hügel")
     assert (request.start.options.seed, request.start.options.kv_window_frames) == (3, 15)
     assert request.start.options.max_area == Settings().session_defaults.max_area
-    assert (request.control.chunk_index, request.control.keys) == (0, "w")
-    assert request.control.accepted_at == NOW
+    assert (request.event.chunk_index, request.event.keys) == (0, "w")
+    assert request.event.accepted_at == NOW
 
 
 def test_keys_are_held_together_once_and_in_their_own_order() -> None:
-    assert decoded(chunk_index=4, keys=["lw", "w", ""]).control.keys == "wl"
-    assert decoded(chunk_index=4).control.keys == ""
+    assert decoded(chunk_index=4, keys=["lw", "w", ""]).event.keys == "wl"
+    assert decoded(chunk_index=4).event.keys == ""
 
 
 def test_poses_are_read_as_they_are() -> None:
     poses = _rigid((2, 0, 3), 0.25)
-    control = decoded(chunk_index=2**31 - 1, poses=poses).control
+    control = decoded(chunk_index=2**31 - 1, poses=poses).event
     assert (control.chunk_index, control.keys) == (2**31 - 1, "")
     np.testing.assert_array_equal(control.poses, poses)
 
@@ -161,4 +161,4 @@ def test_poses_are_read_as_they_are() -> None:
 def test_a_start_with_nothing_to_open_a_session_with_opens_none() -> None:
     request = decoded(FLAG_START, token="mine", chunk_index=1)
     assert (request.error, request.start, request.starts) == (None, None, True)
-    assert request.control.chunk_index == 1
+    assert request.event.chunk_index == 1
