@@ -52,7 +52,7 @@ def prepare(
     caches = network.open(torch.randn(16, config.text_dim, device=device), cache, grid)
     network.begin_chunk(caches)
     control = torch.randn(config.control_width // 4, *latent, device=device)
-    network.read_control(caches, control)
+    network.embed_control(caches, control)
     sample = torch.randn(config.in_dim, *latent, device=device)
     modulation = network.modulation(999)
     return lambda: network(sample, modulation, caches)

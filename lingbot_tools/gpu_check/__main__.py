@@ -137,7 +137,7 @@ def _host_waits(
     torch.cuda.set_sync_debug_mode("error")
     try:
         network.begin_chunk(state.caches)
-        network.read_control(state.caches, control)
+        network.embed_control(state.caches, control)
         network(state.sample, modulation, state.caches)
         network.commit(state.sample, modulation, state.caches)
     except RuntimeError as error:

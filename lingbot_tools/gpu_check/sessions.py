@@ -54,7 +54,7 @@ def play(stage: DenoiseStage, state: DenoiseState, case: Case, chunks: int) -> l
     control, caches = random_control(stage, case), state.caches
     played = []
     for index in range(state.chunk_index, state.chunk_index + chunks):
-        control_ms = timed(lambda: stage.network.read_control(caches, control))
+        control_ms = timed(lambda: stage.network.embed_control(caches, control))
         caches.camera = []  # the stage expects none
         started = perf_counter()
         out = stage.step(state, {"condition": condition}, {"chunk_index": index, "keys": "wl"})
@@ -80,7 +80,7 @@ def operations(stage: DenoiseStage, state: DenoiseState, case: Case) -> dict[str
     network, control = stage.network, random_control(stage, case)
     modulation = next(iter(state.modulations.values()))
     work = {
-        "control": lambda: network.read_control(state.caches, control),
+        "control": lambda: network.embed_control(state.caches, control),
         "step": lambda: network(state.sample, modulation, state.caches),
         "commit": lambda: network.commit(state.sample, modulation, state.caches),
     }

@@ -27,7 +27,7 @@ def measure(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, A
     height, width = case.geometry.height, case.geometry.width
     encoder, decoder = Encoder(vae), Decoder(vae)
     written, shown = encoder.open(), decoder.open()
-    encoder.first(written, torch.zeros(3, height, width, device=device))
+    encoder.encode_picture(written, torch.zeros(3, height, width, device=device))
     black = torch.zeros(3, TEMPORAL_STRIDE, height, width, device=device)
     latent = torch.randn(16, 1, *case.geometry.latent, device=device)
 

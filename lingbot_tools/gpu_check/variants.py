@@ -64,7 +64,7 @@ def measure(stage: DenoiseStage, state: DenoiseState, case: Case) -> list[dict[s
         for kernels in (Kernels(backend), Kernels.compile(backend, case.compile_backend)):
             with computing_with(network, kernels):
                 started = perf_counter()
-                network.read_control(state.caches, control)
+                network.embed_control(state.caches, control)
                 flow = network(state.sample, modulation, state.caches).cpu()
                 first_seconds = perf_counter() - started
                 plain = flow if plain is None else plain

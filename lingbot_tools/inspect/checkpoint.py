@@ -16,7 +16,7 @@ import torch
 
 from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.stages.budget import GPU_PART
+from lingbot_triton.stages.budget import gpu_limit
 from lingbot_triton.stages.compute import DTYPES, text_dtype_of
 from lingbot_triton.world import checkpoint
 from lingbot_triton.world.config import TransformerConfig
@@ -25,7 +25,7 @@ from lingbot_triton.world.errors import CheckpointError
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.loading import read_config
-from lingbot_triton.world.memory import chunk_bytes, frame_bytes, session_bytes
+from lingbot_triton.world.memory import charged_bytes, chunk_bytes, frame_bytes, session_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
 
 CHUNK = WORLD_FAST.chunk_latent_frames
@@ -67,7 +67,7 @@ class Inspection:
     session_bytes: int = 0
     """Keys and values of a session's frames and prompt."""
     chunk_bytes: int = 0
-    """Besides, while a chunk is in work."""
+    """SessionBytes, while a chunk is in work."""
     encoder_bytes: int = 0
     """What the VAE's encoder keeps of a session's frames, until its conditions are constant."""
     decoder_bytes: int = 0
@@ -126,7 +126,7 @@ def inspect(
         found.session_bytes = session_bytes(config, found.cache_frames, geometry, itemsize)
         found.chunk_bytes = chunk_bytes(config, CHUNK, geometry, itemsize)
         if gpu_bytes:
-            _fit(found)
+            _fit(found, config, geometry, itemsize)
     return found
 
 
@@ -218,16 +218,16 @@ def _tokenizer(found: Inspection, root: Path) -> None:
     found.parts.append(_part("tokenizer", path, [path / "tokenizer.json"], {}))
 
 
-def _fit(found: Inspection) -> None:
-    """How many sessions fit, all of them with a chunk in work at once."""
+def _fit(found: Inspection, config: TransformerConfig, geometry: Geometry, itemsize: int) -> None:
+    """How many sessions a worker's budget admits, all of them with a chunk in work at once."""
     network = next(part.memory_bytes for part in found.parts if part.name == "transformer")
-    denoise = found.session_bytes + found.chunk_bytes
 
-    def count(weights: int, processes: int, session: int) -> int:
+    def count(weights: int, processes: int, vae_bytes: int) -> int:
         left = found.gpu_bytes - weights - processes * _CONTEXT_BYTES
-        return max(0, int(left * GPU_PART // session))
+        session = charged_bytes(config, found.cache_frames, CHUNK, geometry, itemsize, vae_bytes)
+        return max(0, gpu_limit(left) // session)
 
-    found.sessions_alone = count(network, 1, denoise)
+    found.sessions_alone = count(network, 1, 0)
     if not found.missing:
-        session = denoise + found.encoder_bytes + found.decoder_bytes
-        found.sessions_together = count(found.weight_bytes, _WORKERS, session)
+        vae_bytes = found.encoder_bytes + found.decoder_bytes
+        found.sessions_together = count(found.weight_bytes, _WORKERS, vae_bytes)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.layers import Attention, Block, RMSNorm
-from lingbot_triton.world.rope import rotation
+from lingbot_triton.world.rope import rope_frequencies
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Views = list[list[slice]]
@@ -90,7 +90,9 @@ def turns(
 ) -> torch.Tensor:
     """Cosines and sines [2, segments * tokens, d/2] of segments that begin at `first_frames`."""
     device = network.head.modulation.device
-    parts = [rotation(network.config.head_dim, first, *grid, device) for first in first_frames]
+    parts = [
+        rope_frequencies(network.config.head_dim, first, *grid, device) for first in first_frames
+    ]
     return torch.view_as_real(torch.cat(parts)[:, 0]).permute(2, 0, 1)
 
 

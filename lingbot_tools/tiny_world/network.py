@@ -10,7 +10,7 @@ from torch import nn
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.layers import Attention
-from lingbot_triton.world.rope import rotation
+from lingbot_triton.world.rope import rope_frequencies
 
 TEXT_WIDTH = 64
 
@@ -122,7 +122,7 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
 def _turn_of(head_dim: int, offset: tuple[int, int, int]) -> torch.Tensor:
     """How rotary positions turn a head's pairs over the offset, complex64 [head_dim / 2]."""
     frames, rows, columns = (abs(steps) for steps in offset)
-    grid = rotation(head_dim, frames, 1, rows + 1, columns + 1, torch.device("cpu"))
+    grid = rope_frequencies(head_dim, frames, 1, rows + 1, columns + 1, torch.device("cpu"))
     turned = grid[-1, 0]
     columns_from = len(turned) - head_dim // 6
     rows_from = columns_from - head_dim // 6

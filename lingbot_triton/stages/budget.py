@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lingbot_triton.errors import SessionLimit
-from lingbot_triton.stages.compute import Compute
+from lingbot_triton.stages.compute import DeviceConfig
 from lingbot_triton.world.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ MAIN_PART = 0.5
 
 MEMINFO = Path("/proc/meminfo")
 
-Besides = Callable[[int, int], int]
+SessionBytes = Callable[[int, int], int]
 """What a session of frames of H x W pixels takes of a measured memory in other processes."""
 
 
@@ -48,12 +48,17 @@ class MemoryBudget:
         self.taken -= given
 
 
+def gpu_limit(free_bytes: int) -> int:
+    """What sessions may take of a GPU where that much is free beside the weights."""
+    return int(free_bytes * GPU_PART)
+
+
 def measure(device: torch.device) -> int:
     """What sessions may take of the device's memory, while this process holds its weights only."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int((free + kept) * GPU_PART)
+        return gpu_limit(free + kept)
     for line in MEMINFO.read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -61,7 +66,7 @@ def measure(device: torch.device) -> int:
     raise OSError(f"{MEMINFO} does not say how much memory is available")
 
 
-def besides_of(compute: Compute, budget_bytes: int) -> Besides | None:
+def find_vae_session_bytes(compute: DeviceConfig, budget_bytes: int) -> SessionBytes | None:
     """The VAE's memory of a session, where a GPU is measured, which it mostly is on as well.
 
     A budget that is given is denoise's alone, and of the main memory half is left in any case.

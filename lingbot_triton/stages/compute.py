@@ -22,7 +22,7 @@ def text_dtype_of(dtype: torch.dtype) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Compute:
+class DeviceConfig:
     """The settings of a stage, as torch wants them."""
 
     root: Path
@@ -37,7 +37,7 @@ class Compute:
         return text_dtype_of(self.dtype)
 
     @classmethod
-    def prepare(cls, settings: Settings) -> Compute:
+    def prepare(cls, settings: Settings) -> DeviceConfig:
         """Read the settings and set this process's thread count, where one is given.
 
         The embedded network is too small to share out: on a busy machine its threads would spend
@@ -70,7 +70,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def finish(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -12,7 +12,7 @@ from lingbot_triton.errors import BadRequest
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, chunk_latent_frames, warmup
-from lingbot_triton.stages.compute import Compute, to_device
+from lingbot_triton.stages.compute import DeviceConfig, to_device
 from lingbot_triton.stages.condition_cache import ConditionCache, condition_key
 from lingbot_triton.world.family import WORLD_FAST, ModelFamily, find_family
 from lingbot_triton.world.geometry import Geometry
@@ -30,7 +30,7 @@ class ConditionState:
     memory: Memory
     picture: torch.Tensor
     """[3, H, W] in [-1, 1]."""
-    settles: bool = True
+    reuse_steady: bool = True
     """Whether a condition that repeats is encoded once; else each is encoded, and none shared."""
     key: bytes | None = None
     """What other sessions' conditions are shared under; None where they are not."""
@@ -60,7 +60,7 @@ class ConditionStage:
     @classmethod
     def load(cls, settings: Settings) -> ConditionStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
-        compute = Compute.prepare(settings)
+        compute = DeviceConfig.prepare(settings)
         encoder = Encoder.load(compute.companions, compute.device, compute.vae_dtype)
         family = find_family(compute.root)
         if warmup.needed(settings):
@@ -87,8 +87,8 @@ class ConditionStage:
         fitted = functional.interpolate(scaled.unsqueeze(0), size=size, mode="bicubic")[0]
         state = self.open_scaled(fitted, chunk_latent_frames(parameters, self.family))
         options = SessionOptions.parse(str(parameters.get("options", "{}")))
-        state.settles = options.reuse_steady_condition
-        if state.settles:
+        state.reuse_steady = options.reuse_steady_condition
+        if state.reuse_steady:
             state.key = condition_key(picture, geometry, state.chunk_latent_frames)
         return state
 
@@ -127,8 +127,8 @@ class ConditionStage:
     def _encode(self, state: ConditionState) -> Arrays:
         """Outputs of the next chunk that this session's encoder has not seen."""
         latents = [self._next_latent(state) for _ in range(state.chunk_latent_frames)]
-        fixed = state.memory.fixed
-        steady = fixed is not None and all(latent is fixed for latent in latents)
+        constant = state.memory.steady
+        steady = constant is not None and all(latent is constant for latent in latents)
         latent = torch.cat(latents, dim=1)
         mask = latent.new_zeros(_MASK_CHANNELS, *latent.shape[1:])
         if state.encoded == 0:
@@ -141,10 +141,10 @@ class ConditionStage:
 
     def _next_latent(self, state: ConditionState) -> torch.Tensor:
         if not state.memory.started:
-            return self.encoder.first(state.memory, state.picture)
+            return self.encoder.encode_picture(state.memory, state.picture)
         geometry = state.geometry
         size = geometry.height, geometry.width
-        return self.encoder.black(state.memory, *size, state.settles)
+        return self.encoder.encode_black_frames(state.memory, *size, state.reuse_steady)
 
     def commit(self, state: ConditionState) -> None:
         """Nothing: a step leaves no work behind."""

@@ -7,7 +7,7 @@ import torch
 
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, warmup
-from lingbot_triton.stages.compute import Compute, to_device
+from lingbot_triton.stages.compute import DeviceConfig, to_device
 from lingbot_triton.world.family import find_family
 from lingbot_triton.world.vae import Decoder, Memory, to_uint8
 
@@ -22,7 +22,7 @@ class DecodeStage:
     @classmethod
     def load(cls, settings: Settings) -> DecodeStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
-        compute = Compute.prepare(settings)
+        compute = DeviceConfig.prepare(settings)
         decoder = Decoder.load(compute.companions, compute.device, compute.vae_dtype)
         stage = cls(decoder, compute.device)
         if warmup.needed(settings):

@@ -13,8 +13,20 @@ from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import Arrays, Parameters, chunk_latent_frames, warmup
-from lingbot_triton.stages.budget import Besides, MemoryBudget, besides_of, measure, ran_out
-from lingbot_triton.stages.compute import Compute, Stopwatch, device_name, finish, to_device
+from lingbot_triton.stages.budget import (
+    MemoryBudget,
+    SessionBytes,
+    find_vae_session_bytes,
+    measure,
+    ran_out,
+)
+from lingbot_triton.stages.compute import (
+    DeviceConfig,
+    Stopwatch,
+    device_name,
+    synchronize,
+    to_device,
+)
 from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
 from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.dit import Modulation, WorldTransformer
@@ -23,7 +35,7 @@ from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.kv_cache import KVCache
 from lingbot_triton.world.layers import SessionCaches
 from lingbot_triton.world.loading import load_transformer
-from lingbot_triton.world.memory import chunk_bytes, session_bytes
+from lingbot_triton.world.memory import charged_bytes, session_bytes
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
 
 
@@ -59,7 +71,7 @@ class DenoiseStage:
         device: torch.device,
         preset: Preset = FAST,
         budget_bytes: int = 0,
-        besides: Besides | None = None,
+        vae_session_bytes: SessionBytes | None = None,
         family: ModelFamily = WORLD_FAST,
     ) -> None:
         """Sessions take at most `budget_bytes` together; 0 measures what the device has left."""
@@ -68,7 +80,7 @@ class DenoiseStage:
         self.preset = preset
         self.measures = not budget_bytes
         self.budget = MemoryBudget(budget_bytes or measure(device))
-        self.besides = besides
+        self.vae_session_bytes = vae_session_bytes
         self.family = family
 
     @classmethod
@@ -76,7 +88,7 @@ class DenoiseStage:
         """Raises CheckpointError where the checkpoint does not fit, AttentionError where the
         attention that is asked for cannot run.
         """
-        compute = Compute.prepare(settings)
+        compute = DeviceConfig.prepare(settings)
         network = load_transformer(
             compute.root,
             compute.device,
@@ -91,7 +103,7 @@ class DenoiseStage:
             compute.device,
             preset,
             budget,
-            besides_of(compute, budget),
+            find_vae_session_bytes(compute, budget),
             find_family(compute.root),
         )
         if warmup.needed(settings):
@@ -133,12 +145,16 @@ class DenoiseStage:
         """
         options = SessionOptions.parse(str(parameters["options"]))
         geometry = Geometry(int(parameters["height"]), int(parameters["width"]))
-        itemsize = self.network.dtype.itemsize
         frames = chunk_latent_frames(parameters, self.family)
-        needed = self.kv_bytes(options, geometry, frames)
-        needed += chunk_bytes(self.network.config, frames, geometry, itemsize)
-        if self.besides is not None:
-            needed += self.besides(geometry.height, geometry.width)
+        size = (geometry.height, geometry.width)
+        needed = charged_bytes(
+            self.network.config,
+            options.cache_latent_frames(frames),
+            frames,
+            geometry,
+            self.network.dtype.itemsize,
+            self.vae_session_bytes(*size) if self.vae_session_bytes else 0,
+        )
         if self.measures and not self.budget.taken:
             # Other models may have come to the device since.
             self.budget.limit = measure(self.device)
@@ -220,7 +236,7 @@ class DenoiseStage:
         state.uncommitted = True
         network.begin_chunk(state.caches)
         stopwatch = Stopwatch(self.device)
-        network.read_control(
+        network.embed_control(
             state.caches, control(config.control_type, relative, state.directions, keys)
         )
         flows = self._denoise(state, stopwatch)
@@ -264,7 +280,7 @@ class DenoiseStage:
         self._draw(state)
         state.chunk_index += 1
         state.uncommitted = False
-        finish(self.device)  # who waits for the commit, and times it, waits for what it does
+        synchronize(self.device)  # who waits for the commit, and times it, waits for what it does
 
     def close(self, state: DenoiseState) -> None:
         """Give back the caches at once, whoever still holds the state."""

@@ -10,7 +10,7 @@ import torch
 
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import warmup
-from lingbot_triton.stages.compute import Compute
+from lingbot_triton.stages.compute import DeviceConfig
 from lingbot_triton.world.text import TextEncoder
 
 _KEPT_PROMPTS = 32
@@ -31,7 +31,7 @@ class PromptStage:
     @classmethod
     def load(cls, settings: Settings) -> PromptStage:
         """Raises world.errors.CheckpointError where the checkpoint does not fit."""
-        compute = Compute.prepare(settings)
+        compute = DeviceConfig.prepare(settings)
         stage = cls(TextEncoder.load(compute.companions, compute.device, compute.text_dtype))
         if warmup.needed(settings):
             stage.encode("a warm-up")

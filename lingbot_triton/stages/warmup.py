@@ -110,9 +110,9 @@ def warm_encoder(encoder: Encoder, area: int, chunk_frames: int) -> None:
     geometry = geometries(area)[0]
     height, width = geometry.height, geometry.width
     memory = encoder.open()
-    encoder.first(memory, encoder.mean.new_zeros(3, height, width))
+    encoder.encode_picture(memory, encoder.mean.new_zeros(3, height, width))
     for _ in range(_VAE_CHUNKS * chunk_frames - 1):
-        encoder.black(memory, height, width)
+        encoder.encode_black_frames(memory, height, width)
 
 
 def warm_decode(stage: SessionStage, area: int, chunk_frames: int) -> None:

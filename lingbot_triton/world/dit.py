@@ -2,7 +2,7 @@
 
 The module holds weights, `SessionCaches` holds a session. What cannot change between the five
 passes of a chunk is computed once: per session the prompt's keys and values, per timestep the
-modulation, per chunk the rotary turns and, in every block, the camera's scale and shift.
+modulation, per chunk the rope frequencies and, in every block, the camera's scale and shift.
 
 Weights are in the compute dtype; the residual stream, the norms before the projections, timestep,
 modulation and head are float32 whatever that is. Submodule names are the checkpoint's.
@@ -19,8 +19,8 @@ from torch.nn import functional
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.kv_cache import KVCache
-from lingbot_triton.world.layers import Block, Head, Rows, SessionCaches
-from lingbot_triton.world.rope import rotation
+from lingbot_triton.world.layers import Block, Head, ModulationParameters, SessionCaches
+from lingbot_triton.world.rope import rope_frequencies
 
 _FLOAT32_WEIGHTS = ("modulation", "time_embedding", "time_projection", "norm3", "head.")
 
@@ -34,8 +34,8 @@ def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
 class Modulation:
     """Everything that one timestep contributes."""
 
-    blocks: list[Rows]
-    head: Rows
+    blocks: list[ModulationParameters]
+    head: ModulationParameters
 
 
 class WorldTransformer(nn.Module):
@@ -75,7 +75,7 @@ class WorldTransformer(nn.Module):
         embedded = self.time_embedding(wave)
         projected = self.time_projection(embedded).view(6, -1)
 
-        def rows(added: torch.Tensor, scales: tuple[int, ...]) -> Rows:
+        def rows(added: torch.Tensor, scales: tuple[int, ...]) -> ModulationParameters:
             for index in scales:
                 added[index] += 1
             return added.unbind()
@@ -92,19 +92,19 @@ class WorldTransformer(nn.Module):
         text = self.text_embedding(padded)
         prompt = [block.cross_attn.prompt_keys(text) for block in self.layers]
         caches = SessionCaches(frames, prompt, grid)
-        self._turn(caches)
+        self._compute_rope(caches)
         return caches
 
     def begin_chunk(self, caches: SessionCaches) -> None:
         """Give the next chunk its slots; its positions are there already."""
         caches.slots = caches.frames.advance(caches.grid[0])
 
-    def _turn(self, caches: SessionCaches) -> None:
+    def _compute_rope(self, caches: SessionCaches) -> None:
         """Compute the next chunk's positions, for which nobody waits yet."""
         first, device = caches.frames.seen_frames, self.head.modulation.device
-        caches.turns = rotation(self.config.head_dim, first, *caches.grid, device)
+        caches.freqs_cis = rope_frequencies(self.config.head_dim, first, *caches.grid, device)
 
-    def read_control(self, caches: SessionCaches, control: torch.Tensor) -> None:
+    def embed_control(self, caches: SessionCaches, control: torch.Tensor) -> None:
         """Take the chunk's control [channels, frames, h, w], for all of its passes.
 
         At full size its scales and shifts take 3.8 GB, which only chunks in work hold.
@@ -112,7 +112,7 @@ class WorldTransformer(nn.Module):
         tokens = self.patch_embedding_wancamctrl(patchify(control).to(self.dtype))
         hidden = functional.silu(self.c2ws_hidden_states_layer1(tokens))
         tokens += self.c2ws_hidden_states_layer2(hidden)
-        caches.camera = [block.read_camera(tokens) for block in self.layers]
+        caches.camera = [block.camera_scale_shift(tokens) for block in self.layers]
 
     def _embed(self, sample: torch.Tensor) -> torch.Tensor:
         weight = self.patch_embedding.weight.flatten(1)
@@ -127,8 +127,8 @@ class WorldTransformer(nn.Module):
         sample is float32 [in_dim, f, h, w]. The chunk's keys and values are overwritten.
         """
         x = self._embed(sample)
-        for block, rows in zip(self.layers, modulation.blocks, strict=True):
-            block(x, rows, caches)
+        for block, parameters in zip(self.layers, modulation.blocks, strict=True):
+            block(x, parameters, caches)
         return unpatchify(self.head(x, modulation.head), caches.grid)
 
     def commit(self, sample: torch.Tensor, modulation: Modulation, caches: SessionCaches) -> None:
@@ -138,11 +138,11 @@ class WorldTransformer(nn.Module):
         """
         x = self._embed(sample)
         *blocks, last = self.layers
-        for block, rows in zip(blocks, modulation.blocks, strict=False):
-            block(x, rows, caches)
+        for block, parameters in zip(blocks, modulation.blocks, strict=False):
+            block(x, parameters, caches)
         last.store(x, modulation.blocks[-1], caches)
         caches.camera = []
-        self._turn(caches)
+        self._compute_rope(caches)
 
 
 def patchify(x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from lingbot_triton.world.attention import SDPA, Backend
-from lingbot_triton.world.rope import rotate
+from lingbot_triton.world.rope import apply_rope
 
 
 def norm_factor(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -30,27 +30,27 @@ def modulate(
     return functional.layer_norm(x, x.shape[-1:], scale, shift, eps).to(dtype)
 
 
-def turn(
-    x: torch.Tensor, weight: torch.Tensor, turns: torch.Tensor, heads: int, eps: float
+def norm_rope(
+    x: torch.Tensor, weight: torch.Tensor, freqs_cis: torch.Tensor, heads: int, eps: float
 ) -> torch.Tensor:
     """RMS norm and rotation of x [s, dim], which is overwritten; returns [s, heads, d].
 
-    `turns` is what `rope.rotation` gives, [s, 1, d/2].
+    `freqs_cis` is what `rope_frequencies` gives, [s, 1, d/2].
     """
     # The norm's factor is one number a token: it rides on the rotation, which is complex.
-    turns = turns * norm_factor(x, eps).unsqueeze(-1)
-    return rotate(x.mul_(weight).view(len(x), heads, -1), turns)
+    freqs_cis = freqs_cis * norm_factor(x, eps).unsqueeze(-1)
+    return apply_rope(x.mul_(weight).view(len(x), heads, -1), freqs_cis)
 
 
-def turn_real(
-    x: torch.Tensor, weight: torch.Tensor, turns: torch.Tensor, heads: int, eps: float
+def norm_rope_real(
+    x: torch.Tensor, weight: torch.Tensor, freqs_cis: torch.Tensor, heads: int, eps: float
 ) -> torch.Tensor:
-    """`turn` for compilers, which know no complex numbers; turns is [s, 1, d/2, 2]."""
+    """`norm_rope` for compilers, which know no complex numbers; freqs_cis is [s, 1, d/2, 2]."""
     scaled = (x * norm_factor(x, eps) * weight).float()
     real, imaginary = scaled.view(len(x), heads, -1, 2).unbind(-1)
-    cos, sin = turns.unbind(-1)
-    turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
-    return turned.flatten(-2).to(x.dtype)
+    cos, sin = freqs_cis.unbind(-1)
+    rotated = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
+    return rotated.flatten(-2).to(x.dtype)
 
 
 def query_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -58,7 +58,7 @@ def query_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
     return x.mul_(norm_factor(x, eps))
 
 
-def after_attention(
+def gate_camera_norm(
     x: torch.Tensor,
     out: torch.Tensor,
     gate: torch.Tensor,
@@ -73,7 +73,7 @@ def after_attention(
     return functional.layer_norm(x, x.shape[-1:], *norm, eps).to(out.dtype)
 
 
-def after_prompt(
+def residual_modulate(
     x: torch.Tensor, out: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """Add the prompt's attention `out` to x, in place; returns x modulated."""
@@ -87,10 +87,10 @@ class Kernels:
 
     attention: Backend = SDPA
     modulate: Callable[..., torch.Tensor] = modulate
-    turn: Callable[..., torch.Tensor] = turn
+    norm_rope: Callable[..., torch.Tensor] = norm_rope
     query_norm: Callable[..., torch.Tensor] = query_norm
-    after_attention: Callable[..., torch.Tensor] = after_attention
-    after_prompt: Callable[..., torch.Tensor] = after_prompt
+    gate_camera_norm: Callable[..., torch.Tensor] = gate_camera_norm
+    residual_modulate: Callable[..., torch.Tensor] = residual_modulate
     compiled: bool = False
 
     @classmethod
@@ -108,19 +108,19 @@ class Kernels:
         def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             return torch.compile(function, backend=backend, fullgraph=True)
 
-        turn_compiled = compiled(turn_real)
+        rope_compiled = compiled(norm_rope_real)
 
-        def turn_complex(
-            x: torch.Tensor, weight: torch.Tensor, turns: torch.Tensor, heads: int, eps: float
+        def norm_rope_complex(
+            x: torch.Tensor, weight: torch.Tensor, freqs_cis: torch.Tensor, heads: int, eps: float
         ) -> torch.Tensor:
-            return turn_compiled(x, weight, torch.view_as_real(turns), heads, eps)
+            return rope_compiled(x, weight, torch.view_as_real(freqs_cis), heads, eps)
 
         return cls(
             attention,
             compiled(modulate),
-            turn_complex,
+            norm_rope_complex,
             compiled(query_norm),
-            compiled(after_attention),
-            compiled(after_prompt),
+            compiled(gate_camera_norm),
+            compiled(residual_modulate),
             compiled=True,
         )

@@ -16,8 +16,8 @@ from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.kernels import Kernels, norm_factor
 from lingbot_triton.world.kv_cache import KVCache, Slots
 
-Rows = tuple[torch.Tensor, ...]
-"""Modulation rows of one block, [dim] each: shift, 1 + scale, gate, then again for the ffn."""
+ModulationParameters = tuple[torch.Tensor, ...]
+"""Of one block, [dim] each: shift, 1 + scale, gate, then again for the ffn."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class SessionCaches:
     camera: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Per block scale and shift, [tokens, dim], from a chunk's control until it is committed."""
     slots: Slots = field(default_factory=lambda: Slots((), 0, 0))
-    turns: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    freqs_cis: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Rotation of the chunk's tokens."""
 
     def release(self) -> None:
@@ -62,14 +62,18 @@ class Attention(nn.Module):
         self.heads, self.head_dim, self.eps = config.num_heads, config.head_dim, config.eps
         self.kernels = kernels
 
-    def turned_query(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    def rotated_query(self, x: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
         """Normalised, rotated queries [s, heads, head_dim] of tokens x."""
-        return self.kernels.turn(self.q(x), self.norm_q.weight, turns, self.heads, self.eps)
+        return self.kernels.norm_rope(
+            self.q(x), self.norm_q.weight, freqs_cis, self.heads, self.eps
+        )
 
     def store(self, x: torch.Tensor, caches: SessionCaches, layer: int) -> None:
         """Write keys and values of the chunk's tokens into the session's slots."""
         keys, values = caches.frames.keys[layer], caches.frames.values[layer]
-        key = self.kernels.turn(self.k(x), self.norm_k.weight, caches.turns, self.heads, self.eps)
+        key = self.kernels.norm_rope(
+            self.k(x), self.norm_k.weight, caches.freqs_cis, self.heads, self.eps
+        )
         for slot, token, length in caches.slots.segments:
             tokens, slots = slice(token, token + length), slice(slot, slot + length)
             keys[slots] = key[tokens]
@@ -115,36 +119,42 @@ class Block(nn.Module):
         )
         self.cam_scale_layer, self.cam_shift_layer = nn.Linear(dim, dim), nn.Linear(dim, dim)
 
-    def read_camera(self, control: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def camera_scale_shift(self, control: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift, [s, dim] each, for control tokens [s, dim]."""
         hidden = self.cam_injector_layer2(functional.silu(self.cam_injector_layer1(control)))
         hidden += control
         return self.cam_scale_layer(hidden), self.cam_shift_layer(hidden)
 
-    def store(self, x: torch.Tensor, rows: Rows, caches: SessionCaches) -> torch.Tensor:
+    def store(
+        self, x: torch.Tensor, parameters: ModulationParameters, caches: SessionCaches
+    ) -> torch.Tensor:
         """Store the chunk's keys and values; returns the modulated tokens they come from."""
         dtype = self.self_attn.q.weight.dtype
-        h = self.kernels.modulate(x, rows[1], rows[0], self.eps, dtype)
+        h = self.kernels.modulate(x, parameters[1], parameters[0], self.eps, dtype)
         self.self_attn.store(h, caches, self.layer)
         return h
 
-    def forward(self, x: torch.Tensor, rows: Rows, caches: SessionCaches) -> None:
+    def forward(
+        self, x: torch.Tensor, parameters: ModulationParameters, caches: SessionCaches
+    ) -> None:
         """Update the residual stream x, float32 [s, dim], in place."""
         kernels, seen = self.kernels, caches.slots.visible
-        h = self.store(x, rows, caches)
-        query = self.self_attn.turned_query(h, caches.turns)
+        h = self.store(x, parameters, caches)
+        query = self.self_attn.rotated_query(h, caches.freqs_cis)
         keys, values = caches.frames.keys[self.layer], caches.frames.values[self.layer]
         h = self.self_attn.o(kernels.attention.attend(query, keys[:seen], values[:seen]))
 
         norm = (self.norm3.weight, self.norm3.bias)
-        h = kernels.after_attention(x, h, rows[2], caches.camera[self.layer], norm, self.eps)
+        h = kernels.gate_camera_norm(x, h, parameters[2], caches.camera[self.layer], norm, self.eps)
         # Against 512 keys there is nothing to gain from anything but torch's own attention.
         h = attend(self.cross_attn.prompt_query(h), *caches.prompt[self.layer])
 
-        h = kernels.after_prompt(x, self.cross_attn.o(h), rows[4], rows[3], self.eps)
+        h = kernels.residual_modulate(
+            x, self.cross_attn.o(h), parameters[4], parameters[3], self.eps
+        )
         inner, _, outer = self.ffn
         h = torch.ops.aten.gelu_(inner(h), approximate="tanh")
-        x.addcmul_(outer(h), rows[5])
+        x.addcmul_(outer(h), parameters[5])
 
 
 class Head(nn.Module):
@@ -157,8 +167,8 @@ class Head(nn.Module):
         self.head = nn.Linear(config.dim, frames * rows * columns * config.out_dim)
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim))
 
-    def forward(self, x: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, parameters: ModulationParameters) -> torch.Tensor:
         patches: torch.Tensor = self.head(
-            functional.layer_norm(x, x.shape[-1:], rows[1], rows[0], self.eps)
+            functional.layer_norm(x, x.shape[-1:], parameters[1], parameters[0], self.eps)
         )
         return patches

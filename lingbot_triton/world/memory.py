@@ -31,3 +31,19 @@ def chunk_bytes(
 ) -> int:
     """What a session holds besides from a chunk's control to its commit: scales and shifts."""
     return chunk_frames * frame_bytes(config, geometry, itemsize)
+
+
+def charged_bytes(
+    config: TransformerConfig,
+    cache_frames: int,
+    chunk_frames: int,
+    geometry: Geometry,
+    itemsize: int,
+    vae_bytes: int = 0,
+) -> int:
+    """What a session is charged when it opens: all that it holds while a chunk is in work.
+
+    `vae_bytes` is what the VAE keeps of it, where that is on the same device.
+    """
+    opened = session_bytes(config, cache_frames, geometry, itemsize)
+    return opened + chunk_bytes(config, chunk_frames, geometry, itemsize) + vae_bytes

@@ -19,7 +19,7 @@ def _axis(head_share: int, positions: torch.Tensor) -> torch.Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def rotation(
+def rope_frequencies(
     head_dim: int, first_frame: int, frames: int, height: int, width: int, device: torch.device
 ) -> torch.Tensor:
     """Complex64 [frames * height * width, 1, head_dim / 2] for a grid of tokens.
@@ -36,15 +36,15 @@ def rotation(
     by_frame = _axis(temporal, positions(first_frame, frames))[:, None, None].expand(grid)
     by_row = _axis(spatial, positions(0, height))[None, :, None].expand(grid)
     by_column = _axis(spatial, positions(0, width))[None, None].expand(grid)
-    turned = torch.cat((by_frame, by_row, by_column), dim=-1).to(torch.complex64)
-    return turned.view(frames * height * width, 1, head_dim // 2)
+    rotated = torch.cat((by_frame, by_row, by_column), dim=-1).to(torch.complex64)
+    return rotated.view(frames * height * width, 1, head_dim // 2)
 
 
 def _pairs(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
 
 
-def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-    """Rotate x [s, heads, d] by `turn` [s, 1, d/2]; float32 arithmetic, x's dtype out."""
-    turned = torch.view_as_real(_pairs(x.float()) * turn).flatten(-2)
-    return turned.to(x.dtype)
+def apply_rope(x: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
+    """Rotate x [s, heads, d] by `freqs_cis` [s, 1, d/2]; float32 arithmetic, x's dtype out."""
+    rotated = torch.view_as_real(_pairs(x.float()) * freqs_cis).flatten(-2)
+    return rotated.to(x.dtype)

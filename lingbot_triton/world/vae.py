@@ -28,8 +28,8 @@ class Memory:
     features: Features
     """Per layer with a memory its last inputs, None before the first frame."""
     started: bool = False
-    fixed: torch.Tensor | None = field(default=None)
-    """Encoder only: the latent of every later black group, once its memory has settled."""
+    steady: torch.Tensor | None = field(default=None)
+    """Encoder only: the latent of every later black group, once its memory repeats."""
 
 
 class Encoder:
@@ -47,27 +47,29 @@ class Encoder:
     def open(self) -> Memory:
         return Memory([None] * self.network.memories)
 
-    def first(self, memory: Memory, picture: torch.Tensor) -> torch.Tensor:
+    def encode_picture(self, memory: Memory, picture: torch.Tensor) -> torch.Tensor:
         """The latent [16, 1, h, w] of a session's first frame [3, H, W]."""
         memory.started = True
         return self.encode(memory, picture.unsqueeze(1))
 
-    def black(self, memory: Memory, height: int, width: int, settles: bool = True) -> torch.Tensor:
+    def encode_black_frames(
+        self, memory: Memory, height: int, width: int, reuse_steady: bool = True
+    ) -> torch.Tensor:
         """The latent [16, 1, h, w] of the next four frames, all zeros, of H x W pixels.
 
         The encoder computes a function of its memory and these constant frames. So when a call
         leaves the memory bit for bit as it was, every later call must return the same bits: the
-        latent is kept, the memory given up, and nothing is encoded any more. Without `settles`
+        latent is kept, the memory given up, and nothing is encoded any more. Without `reuse_steady`
         it goes on encoding all the same, for comparison.
         """
-        if memory.fixed is not None:
-            return memory.fixed
+        if memory.steady is not None:
+            return memory.steady
         before = list(memory.features)
         weight = self.project.weight
         frames = weight.new_zeros(3, TEMPORAL_STRIDE, height, width)
         latent = self.encode(memory, frames)
-        if settles and _same_bits(before, memory.features):
-            memory.fixed = latent
+        if reuse_steady and _same_bits(before, memory.features):
+            memory.steady = latent
             memory.features = []
         return latent
 
@@ -107,7 +109,7 @@ def to_uint8(frames: torch.Tensor) -> torch.Tensor:
 
 
 def _same_bits(one: Features, other: Features) -> bool:
-    """Compared from the last convolution backwards: the deepest settles last."""
+    """Compared from the last convolution backwards: the deepest is steady last."""
     for a, b in zip(reversed(one), reversed(other), strict=True):
         if a is None and b is None:
             continue
@@ -180,7 +182,7 @@ def memory_bytes(vae: WanVAE, height: int, width: int, itemsize: int) -> tuple[i
     latent = torch.empty(vae.config.z_dim, 1, height // 8, width // 8, device="meta")
     encoder, decoder = Encoder(vae), Decoder(vae)
     memories = encoder.open(), decoder.open()
-    encoder.first(memories[0], frame)
+    encoder.encode_picture(memories[0], frame)
     for _ in range(2):
         encoder.encode(memories[0], frame.unsqueeze(1).expand(-1, TEMPORAL_STRIDE, -1, -1))
         decoder.decode(memories[1], latent)

@@ -61,7 +61,7 @@ def test_a_chunk_never_waits_for_the_gpu(stage):
     torch.cuda.set_sync_debug_mode("error")
     try:
         network.begin_chunk(state.caches)
-        network.read_control(state.caches, control)
+        network.embed_control(state.caches, control)
         network(state.sample, modulation, state.caches)
         network.commit(state.sample, modulation, state.caches)
         with pytest.raises(RuntimeError):

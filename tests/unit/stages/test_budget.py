@@ -15,8 +15,8 @@ from lingbot_triton.errors import SessionLimit
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages import budget
-from lingbot_triton.stages.budget import MemoryBudget, besides_of, measure, ran_out
-from lingbot_triton.stages.compute import Compute
+from lingbot_triton.stages.budget import MemoryBudget, find_vae_session_bytes, measure, ran_out
+from lingbot_triton.stages.compute import DeviceConfig
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.memory import chunk_bytes
@@ -129,18 +129,18 @@ def test_without_a_limit_half_of_the_main_memory_is_taken(tmp_path: Path, monkey
 
 def test_on_a_measured_gpu_the_vaes_memory_counts_too(denoise_stage, context):
     settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", vae_dtype="bfloat16")
-    compute = Compute.prepare(settings)
-    assert besides_of(compute, 0) is None  # much of the main memory is left anyhow
+    compute = DeviceConfig.prepare(settings)
+    assert find_vae_session_bytes(compute, 0) is None  # much of the main memory is left anyhow
     compute = replace(compute, device=torch.device("cuda"))
-    assert besides_of(compute, 2**30) is None
-    besides = besides_of(compute, 0)
+    assert find_vae_session_bytes(compute, 2**30) is None
+    besides = find_vae_session_bytes(compute, 0)
     vae, _, _ = skeleton(GOLDEN_CHECKPOINT)
     assert besides is not None
     assert besides(16, 32) == sum(memory_bytes(vae, 16, 32, 2)) > 0
 
     alone = needed(denoise_stage)
     network, device = denoise_stage.network, denoise_stage.device
-    stage = DenoiseStage(network, device, budget_bytes=2 * alone, besides=besides)
+    stage = DenoiseStage(network, device, budget_bytes=2 * alone, vae_session_bytes=besides)
     state = start(stage, context)
     assert stage.budget.taken == alone + besides(16, 32)
     with pytest.raises(SessionLimit):

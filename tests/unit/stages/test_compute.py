@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lingbot_triton.settings import Settings
-from lingbot_triton.stages.compute import Compute, find_device
+from lingbot_triton.stages.compute import DeviceConfig, find_device
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
@@ -45,5 +45,5 @@ def test_companions_may_lie_apart_from_the_transformer(tmp_path: Path) -> None:
 )
 def test_text_is_never_encoded_in_float16(dtype: str, text_dtype: torch.dtype) -> None:
     settings = Settings(checkpoint=str(GOLDEN_CHECKPOINT), device="cpu", dtype=dtype)
-    assert Compute.prepare(settings).text_dtype == text_dtype
+    assert DeviceConfig.prepare(settings).text_dtype == text_dtype
     assert next(PromptStage.load(settings).encoder.encoder.parameters()).dtype == text_dtype

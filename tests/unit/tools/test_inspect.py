@@ -22,8 +22,9 @@ from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.geometry import Geometry
-from lingbot_triton.world.memory import frame_bytes, session_bytes
+from lingbot_triton.world.memory import charged_bytes, frame_bytes, session_bytes
 from lingbot_triton.world.vae import memory_bytes, skeleton
+from lingbot_triton.world.vae_network import VAEConfig, WanVAE
 from tests.checkpoints import GOLDEN_CHECKPOINT
 
 ACT = Path(__file__).parents[2] / "golden" / "act" / "checkpoint"
@@ -175,3 +176,25 @@ def test_amounts_of_memory(text, count):
 def test_amounts_that_are_none(text):
     with pytest.raises(ValueError, match="no amount of memory"):
         parse_bytes(text)
+
+
+def test_the_sizes_in_the_documentation_are_those_that_sessions_are_charged():
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    sizing = text.partition("## Sizing")[2].partition("\n## ")[0]
+    geometry = Geometry(480, 832)
+    frame, whole, window = (
+        frame_bytes(FULL, geometry, 2),
+        charged_bytes(FULL, 21, 3, geometry, 2),
+        charged_bytes(FULL, 9, 3, geometry, 2),
+    )
+    with torch.device("meta"):
+        vae = WanVAE(VAEConfig())
+    encoder, decoder = memory_bytes(vae, 480, 832, 4)
+    for words in (
+        f"{frame / 2**30:.2f} GiB per latent frame kept",
+        f"{(whole - 21 * frame) / 2**30:.1f} GiB of each session",
+        f"21 latent frames) | {whole / 2**30:.0f} GiB",
+        f"`kv_window_frames` 9 | {window / 2**30:.1f} GiB",
+        f"{encoder / 2**30:.1f} GiB until its conditions are constant, {decoder / 2**30:.1f} GiB",
+    ):
+        assert words in sizing

@@ -70,7 +70,7 @@ def largest_differences(
     for chunk in range(chunks):
         control = random(CONFIG.control_width // 4, *latent, seed=10 + chunk)
         network.begin_chunk(caches)
-        network.read_control(caches, control)
+        network.embed_control(caches, control)
         for step, timestep in enumerate((999, 825)):
             sample = random(CONFIG.in_dim, *latent, seed=100 * chunk + step)
             flow = network(sample, modulations[timestep], caches)
@@ -107,7 +107,7 @@ def test_a_pass_repeats_bit_for_bit_and_leaves_its_input_alone():
     network = random_network()
     caches = open_session(network, 3, 0, False)
     network.begin_chunk(caches)
-    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
     sample = random(CONFIG.in_dim, *LATENT, seed=4)
     before, modulation = sample.clone(), network.modulation(999)
     first = network(sample, modulation, caches)
@@ -128,7 +128,7 @@ def test_half_precision_stays_close_and_keeps_its_float32_islands(dtype):
         caches = open_session(network, 3, 0, False)
         assert caches.frames.keys[0].dtype == network.dtype
         network.begin_chunk(caches)
-        network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+        network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
         sample = random(CONFIG.in_dim, *LATENT, seed=4)
         flows.append(network(sample, network.modulation(500), caches))
     assert flows[1].dtype == torch.float32
@@ -149,7 +149,7 @@ def test_prompt_and_time_are_computed_once():
     calls.clear()
     for _ in range(2):
         network.begin_chunk(caches)
-        network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+        network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
         network(random(CONFIG.in_dim, *LATENT, seed=4), modulations[0], caches)
         network.commit(random(CONFIG.in_dim, *LATENT, seed=5), modulations[1], caches)
     assert calls == []
@@ -160,7 +160,7 @@ def test_the_camera_is_read_once_a_chunk():
     network = random_network()
     caches = open_session(network, 3, 0, False)
     network.begin_chunk(caches)
-    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
     used = []
     for name, module in network.named_modules():
         if "cam" in name or "c2ws" in name:
@@ -174,7 +174,7 @@ def test_the_commit_runs_no_head_and_no_rest_of_the_last_block():
     network = random_network()
     caches = open_session(network, 3, 0, False)
     network.begin_chunk(caches)
-    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
     used = []
     for name, module in network.named_modules():
         module.register_forward_hook(lambda *_, name=name: used.append(name))
@@ -187,7 +187,7 @@ def test_the_commit_runs_no_head_and_no_rest_of_the_last_block():
 def pass_and_commit(network, caches) -> torch.Tensor:
     """One whole chunk of a single step; its flow."""
     network.begin_chunk(caches)
-    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
     flow = network(random(CONFIG.in_dim, *LATENT, seed=4), network.modulation(999), caches)
     network.commit(random(CONFIG.in_dim, *LATENT, seed=5), network.modulation(0), caches)
     return flow
@@ -199,7 +199,7 @@ def test_the_camera_is_held_only_while_a_chunk_is_in_work():
     caches = open_session(network, 3, 0, False)
     assert caches.camera == []
     network.begin_chunk(caches)
-    network.read_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
+    network.embed_control(caches, random(CONFIG.control_width // 4, *LATENT, seed=3))
     assert [scale.shape for scale, _ in caches.camera] == [(18, 48)] * 2
     network.commit(random(CONFIG.in_dim, *LATENT, seed=5), network.modulation(0), caches)
     assert caches.camera == []
@@ -249,7 +249,7 @@ def test_a_chunk_reads_no_number_from_the_device():
         caches = network.open(torch.empty(5, CONFIG.text_dim), cache, GRID)
         for _ in range(3):
             network.begin_chunk(caches)
-            network.read_control(caches, torch.empty(CONFIG.control_width // 4, *LATENT))
+            network.embed_control(caches, torch.empty(CONFIG.control_width // 4, *LATENT))
             sample = torch.empty(CONFIG.in_dim, *LATENT)
             flow = network(sample, network.modulation(999), caches)
             network.commit(sample, network.modulation(0), caches)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from lingbot_triton.world.kernels import Kernels, turn, turn_real
-from lingbot_triton.world.rope import rotation
+from lingbot_triton.world.kernels import Kernels, norm_rope, norm_rope_real
+from lingbot_triton.world.rope import rope_frequencies
 
 DIM, HEADS, EPS = 48, 2, 1e-6
 
@@ -19,9 +19,9 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotation_without_complex_numbers_is_the_same(dtype):
     x, weight = random(12, DIM).to(dtype), random(DIM, seed=1).to(dtype)
-    turns = rotation(DIM // HEADS, 5, 3, 2, 2, torch.device("cpu"))
-    real = turn_real(x.clone(), weight, torch.view_as_real(turns), HEADS, EPS)
-    expected = turn(x.clone(), weight, turns, HEADS, EPS)
+    freqs_cis = rope_frequencies(DIM // HEADS, 5, 3, 2, 2, torch.device("cpu"))
+    real = norm_rope_real(x.clone(), weight, torch.view_as_real(freqs_cis), HEADS, EPS)
+    expected = norm_rope(x.clone(), weight, freqs_cis, HEADS, EPS)
     tolerance = 1e-6 if dtype == torch.float32 else 0.03
     assert real.dtype == dtype
     torch.testing.assert_close(real, expected, rtol=tolerance, atol=tolerance)
@@ -32,13 +32,13 @@ def call_all(kernels: Kernels, tokens: int) -> list[torch.Tensor]:
     rows = [random(DIM, seed=seed) for seed in range(6)]
     x, out = random(tokens, DIM, seed=7), random(tokens, DIM, seed=8)
     camera = (random(tokens, DIM, seed=9), random(tokens, DIM, seed=10))
-    turns = rotation(DIM // HEADS, 1, 1, 1, tokens, torch.device("cpu"))
+    freqs_cis = rope_frequencies(DIM // HEADS, 1, 1, 1, tokens, torch.device("cpu"))
     return [
         kernels.modulate(x, rows[0], rows[1], EPS, torch.bfloat16),
-        kernels.turn(x.clone(), rows[2], turns, HEADS, EPS),
+        kernels.norm_rope(x.clone(), rows[2], freqs_cis, HEADS, EPS),
         kernels.query_norm(x.clone(), EPS),
-        kernels.after_attention(x, out, rows[3], camera, (rows[4], rows[5]), EPS),
-        kernels.after_prompt(x, out, rows[0], rows[1], EPS),
+        kernels.gate_camera_norm(x, out, rows[3], camera, (rows[4], rows[5]), EPS),
+        kernels.residual_modulate(x, out, rows[0], rows[1], EPS),
         x,
     ]
 

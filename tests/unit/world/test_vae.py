@@ -34,8 +34,8 @@ def test_encoding_frame_by_frame(whole, reference):
     video = torch.zeros(1, 3, 13, 16, 24)
     video[0, :, 0] = torch.rand(3, 16, 24) * 2 - 1
     memory = encoder.open()
-    latents = [encoder.first(memory, video[0, :, 0])]
-    latents += [encoder.black(memory, 16, 24) for _ in range(3)]
+    latents = [encoder.encode_picture(memory, video[0, :, 0])]
+    latents += [encoder.encode_black_frames(memory, 16, 24) for _ in range(3)]
     raw = torch.cat(latents, dim=1) * encoder.std + encoder.mean
     expected = reference.encode(video).latent_dist.mode()[0]
     torch.testing.assert_close(raw, expected, rtol=0, atol=1e-5)
@@ -70,17 +70,17 @@ def test_sessions_do_not_meet(whole):
 def test_the_memory_settles_whatever_the_size(whole, height, width):
     encoder = Encoder(whole)
     memory = encoder.open()
-    encoder.first(memory, torch.rand(3, height, width))
+    encoder.encode_picture(memory, torch.rand(3, height, width))
     calls = 0
-    while memory.fixed is None:
+    while memory.steady is None:
         assert calls < 40
         features = list(memory.features)
-        encoder.black(memory, height, width)
+        encoder.encode_black_frames(memory, height, width)
         calls += 1
-    assert encoder.black(memory, height, width) is memory.fixed
+    assert encoder.encode_black_frames(memory, height, width) is memory.steady
     # What a further call would have encoded, from the memory that was given up.
-    further = encoder.black(Memory(features, started=True), height, width)
-    assert torch.equal(further, memory.fixed)
+    further = encoder.encode_black_frames(Memory(features, started=True), height, width)
+    assert torch.equal(further, memory.steady)
 
 
 @torch.inference_mode()
@@ -90,9 +90,9 @@ def test_half_precision_is_close_and_settles_too(whole):
         encoder = Encoder.load(EMBEDDED_CHECKPOINT, CPU, dtype)
         memory = encoder.open()
         picture = torch.linspace(-1, 1, 3 * 16 * 24).view(3, 16, 24)
-        latents.append(encoder.first(memory, picture))
-        while memory.fixed is None:
-            encoder.black(memory, 16, 24)
+        latents.append(encoder.encode_picture(memory, picture))
+        while memory.steady is None:
+            encoder.encode_black_frames(memory, 16, 24)
         decoder = Decoder.load(EMBEDDED_CHECKPOINT, CPU, dtype)
         frames.append(decoder.decode(decoder.open(), latents[0]))
     assert (frames[1].dtype, latents[1].dtype) == (torch.bfloat16, FLOAT)

@@ -73,7 +73,7 @@ def streamed(network: WorldTransformer, layout: Layout, timestep: int) -> torch.
     for chunk in range(CHUNKS):
         part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
         network.begin_chunk(caches)
-        network.read_control(caches, control[:, part].contiguous())
+        network.embed_control(caches, control[:, part].contiguous())
         flows.append(network(noisy[:, part].contiguous(), network.modulation(timestep), caches))
         network.commit(clean[:, part].contiguous(), network.modulation(0), caches)
     return torch.cat(flows, dim=1)

@@ -7,7 +7,7 @@ import torch
 
 from lingbot_tools.tiny_world.network import NetworkSize, build_network
 from lingbot_triton.world.dit import WorldTransformer
-from lingbot_triton.world.rope import rotate, rotation
+from lingbot_triton.world.rope import apply_rope, rope_frequencies
 
 FRAMES, ROWS, COLUMNS = 15, 4, 6
 LOOKS = [
@@ -27,10 +27,12 @@ def test_heads_look_at_neighbours_in_the_frames_before(
     network: WorldTransformer, layer: int
 ) -> None:
     attention = network.layers[layer].self_attn
-    turns = rotation(attention.head_dim, 0, FRAMES, ROWS, COLUMNS, torch.device("cpu"))
+    turns = rope_frequencies(attention.head_dim, 0, FRAMES, ROWS, COLUMNS, torch.device("cpu"))
     # Of tokens that are all the same: only the place is left to tell them apart.
     query, key = (
-        rotate((bias * factor * norm.weight).repeat(len(turns), 1).view(len(turns), 8, -1), turns)
+        apply_rope(
+            (bias * factor * norm.weight).repeat(len(turns), 1).view(len(turns), 8, -1), turns
+        )
         for norm, bias in (
             (attention.norm_q, attention.q.bias),
             (attention.norm_k, attention.k.bias),

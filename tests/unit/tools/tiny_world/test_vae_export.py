@@ -53,7 +53,7 @@ def test_the_service_loads_the_native_file_and_sees_what_was_trained(
     encoder = Encoder.load(tmp_path, device, torch.float32)
     decoder = Decoder.load(tmp_path, device, torch.float32)
     film = films()[0]
-    latent = encoder.first(encoder.open(), film[:, 0])
+    latent = encoder.encode_picture(encoder.open(), film[:, 0])
     moments = vae.encode(film[None, :, :1]).latent_dist.mean[0]
     mean, std = (
         torch.tensor(values).view(-1, 1, 1, 1)
