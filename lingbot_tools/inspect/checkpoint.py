@@ -67,7 +67,7 @@ class Inspection:
     session_bytes: int = 0
     """Keys and values of a session's frames and prompt."""
     chunk_bytes: int = 0
-    """SessionBytes, while a chunk is in work."""
+    """In addition, while a chunk is being made."""
     encoder_bytes: int = 0
     """What the VAE's encoder keeps of a session's frames, until its conditions are constant."""
     decoder_bytes: int = 0
