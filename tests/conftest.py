@@ -39,13 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test its group: the tests of a group run in one process, one after another.
 
     A server is thus started by one process only, and a file's fixtures are made once. The groups
-    of server tests come first, as they take longest; the other files fill the processes up.
+    of server tests come first, as they take longest, then the files of golden tests; short files
+    fill the processes up.
     """
-    ranks = {group: rank for rank, group in enumerate((*GROUPS, REST))}
+    first = (*GROUPS, REST)
     groups = {id(item): group_of(item.path) for item in items}
+
+    def rank(item: pytest.Item) -> int:
+        group = groups[id(item)]
+        if group in first:
+            return first.index(group)
+        return len(first) + (not group.startswith("golden"))
+
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups[id(item)]))
-    items.sort(key=lambda item: ranks.get(groups[id(item)], len(ranks)))
+    items.sort(key=rank)
 
 
 def group_of(path: Path) -> str:
