@@ -1,12 +1,17 @@
-"""The checkpoint's card."""
+"""What a training leaves to be read: the checkpoint's card, and the loss curves."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
+from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.scene import COLOURS, FLOORS, KINDS, SKIES
-from lingbot_tools.tiny_world.work import Work
+
+_STAGES = ("vae", "dit")
 
 _CARD = """\
 # A tiny world
@@ -54,7 +59,7 @@ def write_card(checkpoint: Path, work: Work) -> None:
     """README.md in the checkpoint's folder, with the newest measurements there are."""
     plan: dict[str, Any] = work.read_json("plan.json")
     rows = []
-    for stage in ("vae", "dit"):
+    for stage in _STAGES:
         kept = work.load(stage)
         if kept is not None:
             rows.append(f"| {stage} | {kept[0].step} | {kept[0].seconds / 60:.0f} |")
@@ -83,3 +88,28 @@ def _measures(evaluation: dict[str, Any] | None) -> str:
         met = "met" if bar["met"] else "NOT MET"
         rows.append(f"| {bar['name']} | {bar['shown']} | {bar['wanted']} | {met} |")
     return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))
+
+
+def draw_curves(work: Work, path: Path) -> None:
+    """One row per stage that has begun; psnr has an axis of its own."""
+    begun = [(name, kept[0]) for name in _STAGES if (kept := work.load(name)) is not None]
+    if not begun:
+        return
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(8, 2.4 * len(begun)), layout="constrained")
+        for index, (name, reached) in enumerate(begun):
+            axes = figure.add_subplot(len(begun), 1, index + 1)
+            axes.set_title(f"{name}: {reached.step} steps, {reached.seconds / 60:.0f} min")
+            for loss, points in reached.losses.items():
+                if loss in ("psnr", "kl") or not points:
+                    continue
+                axes.plot(*zip(*points, strict=True), label=loss, linewidth=0.8)
+            axes.set_yscale("log")
+            axes.grid(alpha=0.3)
+            if axes.lines:
+                axes.legend(loc="upper right")
+            if reached.losses.get("psnr"):
+                right = axes.twinx()
+                right.plot(*zip(*reached.losses["psnr"], strict=True), color="grey", linewidth=0.8)
+                right.set_ylabel("PSNR, dB")
+        figure.savefig(path, dpi=120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -21,10 +20,9 @@ from lingbot_tools.bench.hosting import computing, serving
 from lingbot_tools.tiny_world.measures import LONG_OPTIONS, Extent, measure
 from lingbot_tools.tiny_world.playing import load_stages, truth_of
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
+from lingbot_tools.tiny_world.report import RealTime, judge, table, write_animation, write_sheet
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.sheet import write_animation, write_sheet
 from lingbot_tools.tiny_world.train import DEFAULT_WORK
-from lingbot_tools.tiny_world.verdict import RealTime, judge, table
 
 _TIMED_CHUNKS, _WARM_UP = 30, 3
 _TIMED_KEYS = ("w", "wl", "l", "", "j")
@@ -63,12 +61,7 @@ def main(
     write_sheet(folder / "evaluation.png", values.walks)
     write_animation(folder / "evaluation.webp", values.walks)
     kept = {name: value for name, value in vars(values).items() if name != "walks"}
-    bars = [
-        {**asdict(row), "shown": row.shown, "wanted": row.wanted, "met": row.met} for row in rows
-    ]
-    for bar in bars:  # JSON knows no infinity
-        del bar["low"], bar["high"]
-    report = {"scenes": scenes, "bars": bars, "values": kept}
+    report = {"scenes": scenes, "bars": [row.to_json() for row in rows], "values": kept}
     (folder / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
     console.print(table(rows))
     console.print(f"wrote {folder}/evaluation.json, .png and .webp")

@@ -8,15 +8,54 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import UMT5Config, UMT5EncoderModel
 
-from lingbot_tools.tiny_world.vae_export import Weights, to_native
-from lingbot_tools.tiny_world.words import write_encoder, write_tokenizer
+import lingbot_triton
+from lingbot_tools.tiny_world.network import TEXT_WIDTH
+from lingbot_tools.tiny_world.scene import vocabulary
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import dtype_of
+from lingbot_triton.world.vae_names import converted_name
+
+Weights = dict[str, torch.Tensor]
 
 VAE_FILE = "Wan2.1_VAE.pth"
 TRANSFORMER_FOLDER = "lingbot_world_fast"
-MOST_BYTES = 16_000_000
+ENCODER_FILE = "models_t5_umt5-xxl-enc-bf16.pth"
+TOKENIZER_FOLDER = "google/umt5-xxl"
+MAX_BYTES = 16_000_000
+"""Of a checkpoint that may ship."""
+
+_SHIPPED = Path(lingbot_triton.__file__).parent / "data" / "tiny-world"
+_CONFIG_NAMES = (
+    *("control_type", "dim", "eps", "ffn_dim", "freq_dim", "in_dim"),
+    *("num_heads", "num_layers", "out_dim", "text_len"),
+)
+_SPECIAL = ("<pad>", "</s>", "<unk>")
+_NATIVE_NAMES = {
+    "embed_tokens": "token_embedding",
+    "final_layer_norm": "norm",
+    "block.0.layer.0.layer_norm": "blocks.0.norm1",
+    "block.0.layer.1.layer_norm": "blocks.0.norm2",
+    "block.0.layer.0.SelfAttention.relative_attention_bias": "blocks.0.pos_embedding.embedding",
+    "block.0.layer.0.SelfAttention": "blocks.0.attn",
+    "block.0.layer.1.DenseReluDense.wi_0": "blocks.0.ffn.gate.0",
+    "block.0.layer.1.DenseReluDense.wi_1": "blocks.0.ffn.fc1",
+    "block.0.layer.1.DenseReluDense.wo": "blocks.0.ffn.fc2",
+}
+"""The text encoder's, transformers' to native."""
+
+
+def to_native(weights: Weights) -> Weights:
+    """Weights of diffusers' AutoencoderKLWan under their native names.
+
+    Names are converted the other way only, and do not depend on the width: those of the file that
+    ships are converted, and looked up.
+    """
+    shipped = torch.load(_SHIPPED / VAE_FILE, map_location="meta", weights_only=True)
+    natives = {converted_name(native): native for native in shipped}
+    return {natives[name]: tensor for name, tensor in weights.items()}
 
 
 def write_vae(root: Path, vae: Any) -> None:
@@ -29,21 +68,9 @@ def write_transformer(root: Path, config: TransformerConfig, weights: Weights) -
     """Weights in float16, those the network keeps in float32 in bfloat16's stead as they are."""
     folder = root / TRANSFORMER_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "_class_name": "WanModelFast",
-        "control_type": config.control_type,
-        "dim": config.dim,
-        "eps": config.eps,
-        "ffn_dim": config.ffn_dim,
-        "freq_dim": config.freq_dim,
-        "in_dim": config.in_dim,
-        "model_type": "i2v",
-        "num_heads": config.num_heads,
-        "num_layers": config.num_layers,
-        "out_dim": config.out_dim,
-        "text_len": config.text_len,
-    }
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    content = {name: getattr(config, name) for name in _CONFIG_NAMES}
+    content |= {"_class_name": "WanModelFast", "model_type": "i2v"}
+    (folder / "config.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     tensors = {
         name: tensor.to(dtype_of(name, torch.float16) if tensor.ndim < 2 else torch.float16)
         for name, tensor in weights.items()
@@ -60,6 +87,54 @@ def write_text(root: Path, seed: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     write_tokenizer(root)
     write_encoder(root, seed)
+
+
+def write_tokenizer(root: Path) -> None:
+    """One token per word of the scenes' prompts, lower case; other words are all the same."""
+    words = {word: index for index, word in enumerate((*_SPECIAL, *vocabulary()))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", words["</s>"])]
+    )
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    folder = root / TOKENIZER_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "backend": "tokenizers",
+        "eos_token": "</s>",
+        "model_max_length": 512,
+        "pad_token": "<pad>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def write_encoder(root: Path, seed: int) -> None:
+    """A frozen random encoder of one layer, bfloat16 under native names.
+
+    It stays as it is drawn: prompts come from a short vocabulary, and all that the network needs
+    is that their embeddings differ.
+    """
+    torch.manual_seed(seed)
+    config = UMT5Config(
+        vocab_size=len(_SPECIAL) + len(vocabulary()),
+        d_model=TEXT_WIDTH,
+        d_kv=16,
+        d_ff=96,
+        num_layers=1,
+        num_heads=4,
+        dropout_rate=0.0,
+    )
+    weights = {}
+    for name, tensor in UMT5EncoderModel(config).encoder.state_dict().items():
+        for theirs, native in _NATIVE_NAMES.items():
+            name = name.replace(theirs, native)
+        weights[name] = tensor.to(torch.bfloat16)
+    torch.save(weights, root / ENCODER_FILE)
 
 
 def size_of(root: Path) -> int:

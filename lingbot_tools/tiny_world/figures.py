@@ -6,7 +6,9 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 Frames = NDArray[np.uint8]
 
@@ -37,9 +39,7 @@ def sideways(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
 
 def turn_of(frames: Frames) -> float:
     """Pixels to the right from each frame to the next, over all of them."""
-    pictures = grey(frames)
-    steps = [sideways(a, b) for a, b in pairwise(pictures)]
-    return float(np.sum(steps))
+    return sum(sideways(before, after) for before, after in pairwise(grey(frames)))
 
 
 def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
@@ -48,27 +48,15 @@ def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
     rows, columns = np.mgrid[0:height, 0:width]
     y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
     middle = (np.abs(y) < height / 3) & (np.abs(x) < width / 3)
+    picture = torch.from_numpy(before)[None, None]
     errors = []
     for zoom in _ZOOMS:
-        # Enlarging looks up nearer to the centre; shrinking may look up past the edge.
-        row = y[middle] / zoom + (height - 1) / 2
-        column = x[middle] / zoom + (width - 1) / 2
-        errors.append(np.abs(_between(before, row, column) - after[middle]).mean())
+        places = functional.affine_grid(
+            torch.eye(2, 3, dtype=torch.float64)[None] / zoom, [1, 1, height, width], True
+        )
+        enlarged = functional.grid_sample(picture, places, align_corners=True)[0, 0].numpy()
+        errors.append(np.abs(enlarged - after)[middle].mean())
     return float(_ZOOMS[int(np.argmin(errors))])
-
-
-def _between(
-    picture: NDArray[np.float64], row: NDArray[np.float64], column: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Bilinear values of a picture at fractional places within it."""
-    height, width = picture.shape
-    row, column = row.clip(0, height - 1.001), column.clip(0, width - 1.001)
-    top, left = row.astype(int), column.astype(int)
-    down, right = row - top, column - left
-    upper = picture[top, left] * (1 - right) + picture[top, left + 1] * right
-    lower = picture[top + 1, left] * (1 - right) + picture[top + 1, left + 1] * right
-    value: NDArray[np.float64] = upper * (1 - down) + lower * down
-    return value
 
 
 def change_of(frames: Frames) -> float:

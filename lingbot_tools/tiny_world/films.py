@@ -17,11 +17,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.renderer import render
 from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 from lingbot_tools.tiny_world.vae_training import build_vae, to_pixels
 from lingbot_tools.tiny_world.walk import stroll
-from lingbot_tools.tiny_world.work import Work
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 

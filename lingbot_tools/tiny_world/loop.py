@@ -1,20 +1,21 @@
-"""One training stage: steps until its minutes are used up, saved now and then."""
+"""One training stage: steps until its minutes are used up, saved now and then; its work folder."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from lingbot_tools.tiny_world.work import Reached, Work
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 Losses = dict[str, torch.Tensor]
 
@@ -22,6 +23,7 @@ _WARM_UP_STEPS = 50
 _FLOOR = 0.02
 """Share of the learning rate that is left at the end."""
 _MEAN_STEPS = 10
+_SAVE_SECONDS = 120
 
 
 class Trainee(Protocol):
@@ -38,18 +40,52 @@ class Trainee(Protocol):
         """
 
 
+@dataclass
+class Reached:
+    """How far a stage has come."""
+
+    step: int = 0
+    seconds: float = 0.0
+    losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Per name (step, mean since the one before)."""
+
+
 @dataclass(frozen=True)
-class Budget:
-    """Where a stage ends, whichever comes first."""
+class Work:
+    """Paths below one folder; every file is replaced whole, so an interruption leaves the old."""
 
-    minutes: float
-    steps: int | None = None
+    root: Path
 
-    def share(self, reached: Reached) -> float:
-        """How much of it is used, 0 to 1."""
-        by_time = reached.seconds / (60 * self.minutes) if self.minutes > 0 else 1.0
-        by_steps = reached.step / self.steps if self.steps else 0.0
-        return min(max(by_time, by_steps), 1.0)
+    def path(self, name: str) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True)
+        return self.root / name
+
+    def save(self, stage: str, reached: Reached, state: dict[str, Any]) -> None:
+        """Keep a stage's progress and `state`, tensors in plain containers."""
+        content = {"reached": vars(reached), "state": state}
+        path = self.path(f"{stage}.pt")
+        partial = path.with_suffix(".partial")
+        torch.save(content, partial)
+        os.replace(partial, path)
+
+    def load(self, stage: str) -> tuple[Reached, dict[str, Any]] | None:
+        """What `save` kept, None where there is nothing yet."""
+        path = self.path(f"{stage}.pt")
+        if not path.exists():
+            return None
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        return Reached(**content["reached"]), content["state"]
+
+    def write_json(self, name: str, content: Any) -> None:
+        path = self.path(name)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        os.replace(partial, path)
+
+    def read_json(self, name: str) -> Any:
+        """The content of a JSON file, None where there is none."""
+        path = self.path(name)
+        return json.loads(path.read_text()) if path.exists() else None
 
 
 class Average:
@@ -76,13 +112,12 @@ def learning_rate(step: int, share: float) -> float:
 def train(
     trainee: Trainee,
     work: Work,
-    budget: Budget,
+    minutes: float,
+    max_steps: int | None,
     console: Console,
-    *,
-    save_seconds: float = 120,
-    on_save: Callable[[], None] = lambda: None,
+    on_save: Callable[[], None],
 ) -> dict[str, torch.Tensor]:
-    """Train until `budget` is used up, from where `work` left off; returns averaged weights.
+    """Train for `minutes` or `max_steps`, from where `work` left off; returns averaged weights.
 
     On Ctrl-C the last step is kept before KeyboardInterrupt goes on.
     """
@@ -92,16 +127,11 @@ def train(
     reached = _resume(trainee, average, work)
     sums: dict[str, float] = {}
     saved = time.monotonic()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
-    )
+    columns = "{task.description}", BarColumn(), "{task.fields[figures]}", TimeElapsedColumn()
     with Progress(*columns, console=console, refresh_per_second=1) as progress:
         task = progress.add_task(trainee.name, total=1.0, figures="")
         try:
-            while (share := budget.share(reached)) < 1:
+            while (share := _share(reached, minutes, max_steps)) < 1:
                 started = time.monotonic()
                 values = _gradients(trainee, reached.step)
                 with _uninterrupted():
@@ -112,7 +142,7 @@ def train(
                 terms = (f"{name} {value:.4f}" for name, value in values.items())
                 figures = f"step {reached.step} {' '.join(terms)}"
                 progress.update(task, completed=share, figures=figures)
-                if time.monotonic() - saved > save_seconds:
+                if time.monotonic() - saved > _SAVE_SECONDS:
                     _save(trainee, average, work, reached)
                     on_save()
                     saved = time.monotonic()
@@ -123,6 +153,12 @@ def train(
             _save(trainee, average, work, reached)
             on_save()
     return average.weights
+
+
+def _share(reached: Reached, minutes: float, max_steps: int | None) -> float:
+    """How much of the stage is done, 0 to 1, by time or by steps, whichever is ahead."""
+    by_time = reached.seconds / (60 * minutes) if minutes > 0 else 1.0
+    return min(max(by_time, reached.step / max_steps if max_steps else 0.0), 1.0)
 
 
 @contextlib.contextmanager

@@ -10,16 +10,9 @@ import numpy as np
 from lingbot_tools.regression.stages import Stages
 from lingbot_tools.tiny_world import figures
 from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.playing import (
-    Conditions,
-    chunk_frames,
-    play,
-    reconstruct,
-    truth_of,
-)
+from lingbot_tools.tiny_world.playing import Player, chunk_frames, reconstruct, truth_of
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.sheet import Walked
-from lingbot_tools.tiny_world.walk import follow, opposite, stroll
+from lingbot_tools.tiny_world.walk import CLEARANCE, follow, opposite, stroll
 from lingbot_triton.options import SessionOptions
 
 CHUNKS = 6
@@ -28,7 +21,16 @@ LONG_OPTIONS = SessionOptions(kv_window_frames=12, kv_sink_frames=3)
 _LATE_CHUNKS = 5
 _TURNS = ("l", "j", "j", "l", "l", "j")
 _KEYS = ("", "w", "s", "a", "d", "j", "l", "i", "k")
-_CLEARANCE = 0.15
+
+
+@dataclass(frozen=True)
+class Walked:
+    """One scene along the same keys, as it is and as the network sees it."""
+
+    keys: tuple[str, ...]
+    """Of each chunk."""
+    truth: Frames
+    generated: Frames
 
 
 @dataclass
@@ -68,72 +70,66 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
     """Everything but real time; scene numbers are those that training never saw."""
     values = Values()
     for number in range(extent.scenes):
-        scene = Scene.sample(number)
-        picture = truth_of(scene, ("",))[0]
         long = number < extent.long_scenes
-        conditions = Conditions.of(stages, picture, LONG_CHUNKS if long else CHUNKS)
-        walked = _fidelity(stages, scene, conditions, number, values)
+        player = Player(stages, Scene.sample(number), LONG_CHUNKS if long else CHUNKS)
+        walked = _fidelity(player, number, values)
         if number < extent.on_sheet:
             values.walks.append(walked)
-        _turning(stages, scene, conditions, values)
-        _walking(stages, scene, conditions, values)
+        _turning(player, values)
+        _walking(player, values)
         if number < extent.key_scenes:
-            _standing(stages, scene, conditions, values)
+            _standing(player, values)
         if long:
-            _lasting(stages, scene, conditions, number, values)
+            _lasting(player, number, values)
         on_scene(number)
     return values
 
 
-def _fidelity(
-    stages: Stages, scene: Scene, conditions: Conditions, number: int, values: Values
-) -> Walked:
-    keys = stroll(scene, CHUNKS, number).keys
-    truth = truth_of(scene, keys)
-    film = play(stages, scene, conditions, keys)
-    other = play(stages, scene, conditions, opposite(keys))
-    values.reconstruction.append(figures.psnr(reconstruct(stages, truth), truth))
-    values.generated.append(figures.psnr(film, truth))
-    values.other_keys.append(figures.psnr(other, truth))
-    values.frozen.append(figures.psnr(np.repeat(truth[:1], len(truth), 0), truth))
+def _fidelity(player: Player, number: int, values: Values) -> Walked:
+    keys = stroll(player.scene, CHUNKS, number).keys
+    truth, film = truth_of(player.scene, keys), player.play(keys)
+    for measured, frames in (
+        (values.reconstruction, reconstruct(player.stages, truth)),
+        (values.generated, film),
+        (values.other_keys, player.play(opposite(keys))),
+        (values.frozen, np.repeat(truth[:1], len(truth), 0)),
+    ):
+        measured.append(figures.psnr(frames, truth))
     return Walked(keys, truth, film)
 
 
-def _turning(stages: Stages, scene: Scene, conditions: Conditions, values: Values) -> None:
-    film = play(stages, scene, conditions, _TURNS)
+def _turning(player: Player, values: Values) -> None:
+    film = player.play(_TURNS)
     for chunk, held in enumerate(_TURNS):
         moved = figures.turn_of(_with_frame_before(film, chunk))
         values.turned_right.append(moved < 0 if held == "l" else moved > 0)
 
 
-def _walking(stages: Stages, scene: Scene, conditions: Conditions, values: Values) -> None:
+def _walking(player: Player, values: Values) -> None:
     """As far ahead as nothing stands in the way, at most three chunks."""
     keys: tuple[str, ...] = ("w",)
-    while len(keys) < 3 and scene.clearance(follow((*keys, "w")).video) > _CLEARANCE:
+    while len(keys) < 3 and player.scene.clearance(follow((*keys, "w")).video) > CLEARANCE:
         keys = (*keys, "w")
-    for film, told in (
-        (play(stages, scene, conditions, keys), values.enlarged),
-        (truth_of(scene, keys), values.enlarged_in_truth),
+    for film, enlarged in (
+        (player.play(keys), values.enlarged),
+        (truth_of(player.scene, keys), values.enlarged_in_truth),
     ):
         for chunk in range(len(keys)):
-            part = figures.grey(_with_frame_before(film, chunk))
-            told.append(figures.zoom_of(part[0], part[-1]) > 1)
+            first, *_, last = figures.grey(_with_frame_before(film, chunk))
+            enlarged.append(figures.zoom_of(first, last) > 1)
 
 
-def _standing(stages: Stages, scene: Scene, conditions: Conditions, values: Values) -> None:
+def _standing(player: Player, values: Values) -> None:
     for held in _KEYS:
-        film = play(stages, scene, conditions, ("j", held))
-        change = figures.change_of(_with_frame_before(film, 1))
+        change = figures.change_of(_with_frame_before(player.play(("j", held)), 1))
         values.changes.setdefault(held, []).append(change)
 
 
-def _lasting(
-    stages: Stages, scene: Scene, conditions: Conditions, number: int, values: Values
-) -> None:
-    keys = stroll(scene, LONG_CHUNKS, number + 500).keys
+def _lasting(player: Player, number: int, values: Values) -> None:
+    keys = stroll(player.scene, LONG_CHUNKS, number + 500).keys
     late = slice(chunk_frames(LONG_CHUNKS - _LATE_CHUNKS).start, None)
-    film = play(stages, scene, conditions, keys, LONG_OPTIONS)[late]
-    truth = truth_of(scene, keys)[late]
+    film = player.play(keys, LONG_OPTIONS)[late]
+    truth = truth_of(player.scene, keys)[late]
     values.sharpness.append(figures.sharpness(film) / figures.sharpness(truth))
     (mean, spread), (true_mean, true_spread) = figures.colours(film), figures.colours(truth)
     values.colour_shift.append(float(np.abs(mean - true_mean).max()))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,44 +33,35 @@ def chunk_frames(chunk: int) -> slice:
     return slice(first, first + (LATER_CHUNK if chunk else FIRST_CHUNK))
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """A picture's conditions, which sessions with the same picture share."""
-
-    picture: Frames
-    chunks: list[Any]
-
-    @classmethod
-    def of(cls, stages: Stages, picture: Frames, chunks: int) -> Conditions:
-        state = stages.condition.open({"picture": picture}, SIZE)
-        steps = [stages.condition.step(state, {}, {})["condition"] for _ in range(chunks)]
-        return cls(picture, steps)
-
-
 def truth_of(scene: Scene, keys: tuple[str, ...]) -> Frames:
+    """The renderer's frames uint8 [n, H, W, 3] along `keys`, one entry a chunk."""
     return render(scene, follow(keys).video)
 
 
-def play(
-    stages: Stages,
-    scene: Scene,
-    conditions: Conditions,
-    keys: tuple[str, ...],
-    options: SessionOptions | None = None,
-) -> Frames:
-    """All frames of a session that holds `keys[i]` in chunk i, uint8 [n, H, W, 3]."""
-    options = options or SessionOptions(chunk_count=len(keys))
-    context = stages.prompt.encode(scene.prompt)
-    state = stages.denoise.open({"context": context}, {"options": options.to_json(), **SIZE})
-    decoder = stages.decode.open({}, {})
-    frames = []
-    for chunk, held in enumerate(keys):
-        arrays = {"condition": conditions.chunks[chunk]}
-        out = stages.denoise.step(state, arrays, {"chunk_index": chunk, "keys": held})
-        frames.append(stages.decode.step(decoder, {"latent": out["latent"]}, {})["frames"])
-        stages.denoise.commit(state)
-    stages.denoise.close(state)
-    return np.concatenate(frames)
+class Player:
+    """Plays sessions of at most `chunks` chunks that all start from a scene's first picture."""
+
+    def __init__(self, stages: Stages, scene: Scene, chunks: int) -> None:
+        self.stages = stages
+        self.scene = scene
+        state = stages.condition.open({"picture": truth_of(scene, ("",))[0]}, SIZE)
+        self.conditions = [stages.condition.step(state, {}, {})["condition"] for _ in range(chunks)]
+
+    def play(self, keys: tuple[str, ...], options: SessionOptions | None = None) -> Frames:
+        """All frames of a session that holds `keys[i]` in chunk i, uint8 [n, H, W, 3]."""
+        denoise, decode = self.stages.denoise, self.stages.decode
+        options = options or SessionOptions(chunk_count=len(keys))
+        context = self.stages.prompt.encode(self.scene.prompt)
+        state = denoise.open({"context": context}, {"options": options.to_json(), **SIZE})
+        decoder = decode.open({}, {})
+        frames = []
+        for chunk, held in enumerate(keys):
+            arrays = {"condition": self.conditions[chunk]}
+            out = denoise.step(state, arrays, {"chunk_index": chunk, "keys": held})
+            frames.append(decode.step(decoder, {"latent": out["latent"]}, {})["frames"])
+            denoise.commit(state)
+        denoise.close(state)
+        return np.concatenate(frames)
 
 
 @torch.inference_mode()
@@ -80,13 +69,7 @@ def reconstruct(stages: Stages, film: Frames) -> Frames:
     """What the VAE makes of a film of 4n - 3 frames."""
     encoder, decoder = stages.condition.encoder, stages.decode.decoder
     pixels = to_pixels(film)
-    memories = encoder.open(), decoder.open()
+    encoded, decoded = encoder.open(), decoder.open()
     groups = [pixels[:, :1], *torch.split(pixels[:, 1:], TEMPORAL_STRIDE, dim=1)]
-    frames = []
-    for group in groups:
-        moments = encoder.project(
-            encoder.network(group[None], feat_cache=memories[0].features, feat_idx=[0])
-        )
-        latent = (moments[0, : encoder.channels] - encoder.mean) / encoder.std
-        frames.append(to_uint8(decoder.decode(memories[1], latent)).numpy())
-    return np.concatenate(frames)
+    frames = [decoder.decode(decoded, encoder.encode(encoded, group)) for group in groups]
+    return np.concatenate([to_uint8(part).numpy() for part in frames])

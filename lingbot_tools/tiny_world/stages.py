@@ -12,20 +12,18 @@ from rich.console import Console
 
 from lingbot_tools.tiny_world import export
 from lingbot_tools.tiny_world.batches import Batches
-from lingbot_tools.tiny_world.card import write_card
-from lingbot_tools.tiny_world.curves import draw_curves
+from lingbot_tools.tiny_world.card import draw_curves, write_card
 from lingbot_tools.tiny_world.dit_training import DiTConfig, DiTTrainee
 from lingbot_tools.tiny_world.films import Films, FilmsSize, channel_weights, make_films
-from lingbot_tools.tiny_world.loop import Budget, train
+from lingbot_tools.tiny_world.loop import Trainee, Work, train
 from lingbot_tools.tiny_world.network import NetworkSize, build_network
-from lingbot_tools.tiny_world.vae_export import normalise
 from lingbot_tools.tiny_world.vae_training import (
     VAEConfig,
     VAETrainee,
     build_vae,
     latent_statistics,
+    normalise,
 )
-from lingbot_tools.tiny_world.work import Work
 
 _STATISTICS_STEPS = range(10_000_000, 10_000_012)
 """Steps whose films no training reaches."""
@@ -51,7 +49,7 @@ class Plan:
     vae: VAEConfig = field(default_factory=VAEConfig)
     network: NetworkSize = field(default_factory=NetworkSize)
     dit: DiTConfig = field(default_factory=DiTConfig)
-    most_steps: int | None = None
+    max_steps: int | None = None
     """Ends each training stage early; for trials."""
 
 
@@ -94,35 +92,18 @@ class Training:
         if self.work.path("vae-final.pt").exists():
             return
         trainee = VAETrainee(self.plan.vae, self.plan.seed)
-        weights = train(
-            trainee,
-            self.work,
-            self._budget(self.plan.minutes.vae),
-            self.console,
-            on_save=self._draw_curves,
-        )
-        self.finish_vae(trainee, weights)
-
-    def finish_vae(self, trainee: VAETrainee, weights: dict[str, torch.Tensor]) -> None:
+        weights = self._train(trainee, self.plan.minutes.vae)
         vae = trainee.module.eval()
         vae.load_state_dict(weights)
-        films = [trainee.films(step) for step in _STATISTICS_STEPS]
-        normalise(vae, *latent_statistics(vae, films))
+        normalise(vae, *latent_statistics(vae, map(trainee.films, _STATISTICS_STEPS)))
         torch.save(vae.state_dict(), self.work.path("vae-final.pt"))
 
     def make_films(self) -> None:
         """Once: later runs go on with the films that there were time for."""
         if self.work.read_json("films.json") is not None:
             return
-        plan = self.plan
-        make_films(
-            self.work,
-            plan.films,
-            plan.vae.base_dim,
-            plan.minutes.films,
-            plan.processes,
-            self.console,
-        )
+        plan, minutes = self.plan, self.plan.minutes.films
+        make_films(self.work, plan.films, plan.vae.base_dim, minutes, plan.processes, self.console)
         self.work.write_json("films.json", {"films": len(Films.load(self.work).scenes)})
 
     def load_vae(self) -> Any:
@@ -138,9 +119,7 @@ class Training:
         batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
         weights = self._channel_weights(films)
         network = build_network(plan.network.config(), plan.seed)
-        trainee = DiTTrainee(network, batches, weights, plan.dit, plan.seed)
-        budget = self._budget(plan.minutes.dit)
-        train(trainee, self.work, budget, self.console, on_save=self._draw_curves)
+        self._train(DiTTrainee(network, batches, weights, plan.dit, plan.seed), plan.minutes.dit)
 
     def export(self) -> Path:
         """Write the checkpoint with the newest weights there are."""
@@ -161,8 +140,9 @@ class Training:
         weights: torch.Tensor = torch.load(path, weights_only=True)
         return weights
 
-    def _budget(self, minutes: float) -> Budget:
-        return Budget(minutes, self.plan.most_steps)
+    def _train(self, trainee: Trainee, minutes: float) -> dict[str, torch.Tensor]:
+        steps = self.plan.max_steps
+        return train(trainee, self.work, minutes, steps, self.console, self._draw_curves)
 
     def _draw_curves(self) -> None:
         draw_curves(self.work, self.work.path("losses.png"))

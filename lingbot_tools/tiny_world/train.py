@@ -10,10 +10,10 @@ import click
 import torch
 from rich.console import Console
 
-from lingbot_tools.tiny_world.export import MOST_BYTES, size_of
+from lingbot_tools.tiny_world.export import MAX_BYTES, size_of
 from lingbot_tools.tiny_world.films import FilmsSize
+from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.stages import Minutes, Plan, PlanError, Training
-from lingbot_tools.tiny_world.work import Work
 
 INTERRUPTED = 130
 DEFAULT_WORK = Path(__file__).resolve().parents[2] / "out" / "train-tiny"
@@ -59,9 +59,7 @@ def main(
     except PlanError as error:
         raise click.ClickException(str(error)) from None
     size = size_of(checkpoint)
-    console.print(
-        f"{checkpoint} holds {size / 1e6:.1f} MB; at most {MOST_BYTES / 1e6:.0f} may ship"
-    )
+    console.print(f"{checkpoint} holds {size / 1e6:.1f} MB; at most {MAX_BYTES / 1e6:.0f} may ship")
 
 
 if __name__ == "__main__":

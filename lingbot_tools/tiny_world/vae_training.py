@@ -180,3 +180,24 @@ def latent_statistics(
     """Mean and deviation [z] of the raw latents of batches of films [n, 3, frames, H, W]."""
     latents = [vae.encode(films).latent_dist.mean.transpose(0, 1).flatten(1) for films in batches]
     return torch.cat(latents, 1).mean(1), torch.cat(latents, 1).std(1)
+
+
+@torch.no_grad()
+def normalise(vae: Any, mean: torch.Tensor, std: torch.Tensor) -> None:
+    """Change the convolutions around the latents so that the config's statistics hold for them.
+
+    `mean` and `std` [z] are the raw latents' own. Pictures go through encoder and decoder as
+    before; in between, a raw latent z becomes (z - mean) / std · latents_std + latents_mean.
+    """
+    to_mean, to_std = (
+        torch.tensor(values, dtype=torch.float32)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )
+    scale = to_std / std
+    encode, decode = vae.quant_conv, vae.post_quant_conv
+    channels = len(mean)
+    encode.weight[:channels] *= scale.view(-1, 1, 1, 1, 1)
+    encode.bias[:channels] = (encode.bias[:channels] - mean) * scale + to_mean
+    encode.bias[channels:] += 2 * scale.log()
+    decode.bias += decode.weight.flatten(1) @ (mean - to_mean / scale)
+    decode.weight /= scale.view(1, -1, 1, 1, 1)

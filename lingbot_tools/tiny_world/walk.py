@@ -16,7 +16,7 @@ HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
 _ODDS = (24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)
 _REPEAT = 0.35
 """How often a walk goes on with the keys of the chunk before."""
-_CLEARANCE = 0.15
+CLEARANCE = 0.15
 _LEVEL_DEGREES = 25.0
 """Walks look no farther up or down."""
 _TRIES = 40
@@ -67,7 +67,7 @@ def _next_keys(scene: Scene, keys: tuple[str, ...], random: np.random.Generator)
             held = keys[-1]
         walk = follow((*keys, held))
         looks = np.abs(np.degrees(np.arcsin(np.clip(walk.video[:, 1, 2], -1, 1)))).max()
-        if looks <= _LEVEL_DEGREES and scene.clearance(walk.video) > _CLEARANCE:
+        if looks <= _LEVEL_DEGREES and scene.clearance(walk.video) > CLEARANCE:
             return held
     return "l"  # turning on the spot is always possible
 

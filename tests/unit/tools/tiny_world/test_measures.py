@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +13,46 @@ from PIL import Image
 from lingbot_tools.tiny_world import measures
 from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.measures import Extent, Values, measure
-from lingbot_tools.tiny_world.playing import Conditions, truth_of
+from lingbot_tools.tiny_world.playing import truth_of
+from lingbot_tools.tiny_world.report import (
+    RealTime,
+    Wanted,
+    judge,
+    table,
+    write_animation,
+    write_sheet,
+)
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.sheet import write_animation, write_sheet
-from lingbot_tools.tiny_world.verdict import RealTime, Wanted, judge, table
 
 EXTENT = Extent(scenes=2, key_scenes=1, long_scenes=1, on_sheet=2)
 
 
-def perfect(
-    stages: Any, scene: Scene, conditions: Any, keys: tuple[str, ...], options: Any = None
-) -> Frames:
-    return truth_of(scene, keys)
+@dataclass
+class PerfectPlayer:
+    stages: Any
+    scene: Scene
+    chunks: int
+
+    def play(self, keys: tuple[str, ...], options: Any = None) -> Frames:
+        return truth_of(self.scene, keys)
 
 
-def motionless(
-    stages: Any, scene: Scene, conditions: Any, keys: tuple[str, ...], options: Any = None
-) -> Frames:
-    truth = truth_of(scene, keys)
-    noise = np.random.default_rng(0).integers(0, 60, truth.shape, np.uint8)
-    return truth[:1].repeat(len(truth), 0) // 2 + noise
+class MotionlessPlayer(PerfectPlayer):
+    def play(self, keys: tuple[str, ...], options: Any = None) -> Frames:
+        truth = truth_of(self.scene, keys)
+        noise = np.random.default_rng(0).integers(0, 60, truth.shape, np.uint8)
+        return truth[:1].repeat(len(truth), 0) // 2 + noise
 
 
-def measured(patch: pytest.MonkeyPatch, play: Any) -> Values:
-    patch.setattr(measures, "play", play)
+def measured(patch: pytest.MonkeyPatch, player: type[PerfectPlayer]) -> Values:
+    patch.setattr(measures, "Player", player)
     patch.setattr(measures, "LONG_CHUNKS", 8)
     patch.setattr(measures, "reconstruct", lambda stages, film: film ^ 1)
-    patch.setattr(Conditions, "of", lambda *given: None)
     return measure(None, EXTENT, lambda number: None)  # type: ignore[arg-type]
 
 
 def test_the_truth_meets_every_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    values = measured(monkeypatch, perfect)
+    values = measured(monkeypatch, PerfectPlayer)
     rows = judge(values, RealTime(period=0.5, first_frames=0.2))
     assert [row.name for row in rows if not row.met] == []
     assert len(rows) == 13
@@ -60,7 +69,7 @@ def test_the_truth_meets_every_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_noisy_picture_that_never_moves_meets_none_but_the_vaes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = judge(measured(monkeypatch, motionless), RealTime(period=0.8, first_frames=0.5))
+    rows = judge(measured(monkeypatch, MotionlessPlayer), RealTime(period=0.8, first_frames=0.5))
     met = {row.name for row in rows if row.met}
     assert "VAE reconstruction, PSNR in dB" in met
     assert not met & {

@@ -14,19 +14,13 @@ from rich.console import Console
 from lingbot_tools.tiny_world.dit_training import DiTConfig
 from lingbot_tools.tiny_world.figures import psnr
 from lingbot_tools.tiny_world.films import Films, FilmsSize
+from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.network import NetworkSize
-from lingbot_tools.tiny_world.playing import (
-    Conditions,
-    load_stages,
-    play,
-    reconstruct,
-    truth_of,
-)
+from lingbot_tools.tiny_world.playing import Player, load_stages, reconstruct, truth_of
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.stages import Minutes, Plan, PlanError, Training
 from lingbot_tools.tiny_world.vae_training import VAEConfig
-from lingbot_tools.tiny_world.work import Work
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.prompt import PromptStage
 
@@ -37,7 +31,7 @@ PLAN = Plan(
     vae=VAEConfig(base_dim=8, pictures=1, picture_steps=1, films=((5, 1),)),
     network=NetworkSize(dim=48, layers=2, heads=2, ffn=64),
     dit=DiTConfig(batch=2),
-    most_steps=2,
+    max_steps=2,
 )
 
 
@@ -62,11 +56,11 @@ def weights(root: Path, stage: str) -> dict[str, torch.Tensor]:
 def test_the_service_plays_what_was_trained(trained: Path) -> None:
     stages, scene = load_stages(trained / "checkpoint"), Scene.sample(0)
     truth = truth_of(scene, ("w", ""))
-    conditions = Conditions.of(stages, truth[0], 2)
-    film = play(stages, scene, conditions, ("w", ""))
+    player = Player(stages, scene, 2)
+    film = player.play(("w", ""))
     assert film.shape == truth.shape == (21, HEIGHT, WIDTH, 3)
-    assert (play(stages, scene, conditions, ("w", "")) == film).all()
-    assert (play(stages, scene, conditions, ("l", ""))[9:] != film[9:]).any()
+    assert (player.play(("w", "")) == film).all()
+    assert (player.play(("l", ""))[9:] != film[9:]).any()
     rebuilt = reconstruct(stages, truth)
     assert rebuilt.shape == truth.shape
     assert psnr(rebuilt, truth) > 5
@@ -110,7 +104,7 @@ def test_a_work_folder_takes_no_other_training(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_stage_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    plan = replace(PLAN, most_steps=3)
+    plan = replace(PLAN, max_steps=3)
     training(tmp_path / "whole", plan).train_vae()
     broken = training(tmp_path / "broken", plan)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
-from lingbot_tools.tiny_world.vae_export import normalise, to_native
-from lingbot_tools.tiny_world.vae_training import build_vae, latent_statistics
+from lingbot_tools.tiny_world.export import to_native
+from lingbot_tools.tiny_world.vae_training import build_vae, latent_statistics, normalise
 from lingbot_triton.world.vae import Decoder, Encoder
 
 
