@@ -1,27 +1,27 @@
-"""From films on disk to what the transformer is given in one training pass."""
+"""What the transformer is given in one training pass, drawn from films on disk.
+
+A layout says which chunks of a film lie side by side, where, and which of them see which.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lingbot_tools.tiny_world.films import Films, frames_of, shuffled
+from lingbot_tools.tiny_world.films import CHUNK, Films, frames_of
 from lingbot_tools.tiny_world.forward import segment_tokens
-from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.walk import follow
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import pixel_intrinsics, relative_poses
 from lingbot_triton.world.control import control, rays
-from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import PATCH, Geometry
 from lingbot_triton.world.text import TextEncoder
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 GEOMETRY = Geometry(HEIGHT, WIDTH)
 GRID = (CHUNK, HEIGHT // 8 // PATCH, WIDTH // 8 // PATCH)
@@ -29,6 +29,78 @@ GRID = (CHUNK, HEIGHT // 8 // PATCH, WIDTH // 8 // PATCH)
 _NO_PROMPT = 0.1
 """How often a film comes without its prompt."""
 _CPU = torch.device("cpu")
+_GAPS = (0, 6, 12, 24, 48, 75)
+"""Latent frames that a sink's distance from the window is stretched by."""
+_WINDOWS = (9, 12, 15)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Chunks of a film as a session with or without a KV window would have them."""
+
+    chunks: tuple[int, ...]
+    """Their numbers in the film, in order."""
+    first_frames: tuple[int, ...]
+    """The position of each one's first latent frame in the session."""
+    learnt: tuple[bool, ...]
+    """Which of them are predicted; the others only are there to look back on."""
+    window: int | None = None
+    """Latent frames of the KV cache, the chunk's own among them; None keeps all."""
+    sink: int = 0
+
+    @classmethod
+    def whole(cls, count: int, window: int | None = None, sink: int = 0) -> Layout:
+        """A session from its start."""
+        first = tuple(CHUNK * chunk for chunk in range(count))
+        return cls(tuple(range(count)), first, (True,) * count, window, sink)
+
+    @classmethod
+    def sample(cls, random: np.random.Generator, count: int) -> Layout:
+        """Half the time a session from its start, else one long after it, with a window."""
+        if random.random() < 0.5:
+            window = int(random.choice(_WINDOWS)) if random.random() < 0.3 else None
+            return cls.whole(count, window, CHUNK if window else 0)
+        window = int(random.choice(_WINDOWS))
+        start = int(random.integers(1, max(2, count - 3)))
+        chunks = tuple(range(start, count))
+        gap = int(random.choice(_GAPS))
+        sink = CHUNK if random.random() < 0.7 else 0
+        first = tuple(CHUNK * chunk + gap for chunk in chunks)
+        learnt = (False, *[True] * (len(chunks) - 1))
+        if sink:
+            chunks, first, learnt = (0, *chunks), (0, *first), (False, *learnt)
+        return cls(chunks, first, learnt, window, sink)
+
+    @property
+    def clean(self) -> int:
+        """Clean segments, which come first: the last chunk is never looked back on."""
+        return len(self.chunks) - 1
+
+    def views(self, tokens_per_frame: int) -> list[list[slice]]:
+        """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
+        chunk = CHUNK * tokens_per_frame
+        views = []
+        for segment in range(self.clean + len(self.chunks)):
+            asking = segment if segment < self.clean else segment - self.clean
+            frames = [frame for frame in range(asking * CHUNK) if self._sees(asking, frame)]
+            # Runs of successive frames: within one, number and place differ by the same.
+            runs = [
+                [frame for _, frame in run]
+                for _, run in groupby(enumerate(frames), lambda pair: pair[1] - pair[0])
+            ]
+            spans = [
+                slice(run[0] * tokens_per_frame, (run[-1] + 1) * tokens_per_frame) for run in runs
+            ]
+            views.append([*spans, slice(segment * chunk, (segment + 1) * chunk)])
+        return views
+
+    def _sees(self, asking: int, frame: int) -> bool:
+        """Whether chunk `asking` finds the layout's latent frame number `frame` in the cache."""
+        position = self.first_frames[frame // CHUNK] + frame % CHUNK
+        if self.window is None or position < self.sink:
+            return True
+        newest = self.first_frames[asking] + CHUNK
+        return position >= newest - (self.window - self.sink)
 
 
 @dataclass(frozen=True)
@@ -57,7 +129,7 @@ class Batches:
         self.contexts = _contexts(films, text_root)
 
     def draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
-        chosen = list(shuffled(len(self.films.scenes), self.seed, step, self.batch))
+        chosen = shuffled(len(self.films.scenes), self.seed, step, self.batch)
         frames = frames_of(layout.chunks)
         prompts = [
             "" if random.random() < _NO_PROMPT else _prompt(self.films.scenes[index])
@@ -68,8 +140,7 @@ class Batches:
             self.films.latents[chosen][:, :, frames].float(),
             torch.stack([self.films.condition(index, layout.chunks) for index in chosen]),
             segment_tokens(
-                torch.stack([self._control(index, layout.chunks) for index in chosen]),
-                CHUNK,
+                torch.stack([self._control(index, layout.chunks) for index in chosen]), CHUNK
             ),
             [self.contexts[prompt] for prompt in prompts],
         )
@@ -97,3 +168,12 @@ def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
     prompts = {"", *(_prompt(scene) for scene in films.scenes)}
     # Cloned out of inference mode, whose tensors autograd refuses.
     return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
+
+
+def shuffled(count: int, seed: int, step: int, batch: int) -> list[int]:
+    """The films of step number `step`: all of them once an epoch, each time in another order."""
+    places = [divmod(place, count) for place in range(step * batch, (step + 1) * batch)]
+    orders = {
+        epoch: np.random.default_rng([seed, epoch, 4]).permutation(count) for epoch, _ in places
+    }
+    return [int(orders[epoch][offset]) for epoch, offset in places]

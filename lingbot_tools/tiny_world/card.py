@@ -8,10 +8,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from lingbot_tools.tiny_world.loop import Work
+from lingbot_tools.tiny_world.loop import Reached, Work
 from lingbot_tools.tiny_world.scene import COLOURS, FLOORS, KINDS, SKIES
-
-_STAGES = ("vae", "dit")
 
 _CARD = """\
 # A tiny world
@@ -25,7 +23,7 @@ network, the server and the client do with keys; they know nothing of real pictu
 - Prompts are like `A hall with red and teal pillars on a striped blue floor at sunset.`
   Kinds: {kinds}. Floors: {floors}. Colours: {colours}. Skies: {skies}. Other words all read alike.
 - Keys as everywhere here, at the default steps: 0.05 forward and 2° of turn a frame.
-- Transformer: width {dim}, {layers} layers, {heads} heads. VAE: base width {base}. Stored as
+- Transformer: width {dim}, {layers} layers, {heads} heads. VAE: base width {base_dim}. Stored as
   float16; computed as the settings say.
 - Licence: Apache-2.0, like the project; nothing of the released weights is in here.
 
@@ -58,42 +56,42 @@ By `scripts/eval-tiny`, on {scenes} scenes that were not trained on, against the
 def write_card(checkpoint: Path, work: Work) -> None:
     """README.md in the checkpoint's folder, with the newest measurements there are."""
     plan: dict[str, Any] = work.read_json("plan.json")
-    rows = []
-    for stage in _STAGES:
-        kept = work.load(stage)
-        if kept is not None:
-            rows.append(f"| {stage} | {kept[0].step} | {kept[0].seconds / 60:.0f} |")
+    rows = [
+        f"| {stage} | {reached.step} | {reached.seconds / 60:.0f} |"
+        for stage, reached in _begun(work)
+    ]
     text = _CARD.format(
         kinds=", ".join(KINDS),
         floors=", ".join(FLOORS),
         colours=", ".join(COLOURS),
         skies=", ".join(SKIES),
-        dim=plan["network"]["dim"],
-        layers=plan["network"]["layers"],
-        heads=plan["network"]["heads"],
-        base=plan["vae"]["base_dim"],
         stages="\n".join(rows),
-        seed=plan["seed"],
         films=(work.read_json("films.json") or {"films": 0})["films"],
         measures=_measures(work.read_json("evaluation.json")),
+        seed=plan["seed"],
+        base_dim=plan["vae"]["base_dim"],
+        **plan["network"],
     )
     (checkpoint / "README.md").write_text(text)
+
+
+def _begun(work: Work) -> list[tuple[str, Reached]]:
+    return [(name, kept[0]) for name in ("vae", "dit") if (kept := work.load(name)) is not None]
 
 
 def _measures(evaluation: dict[str, Any] | None) -> str:
     if evaluation is None:
         return ""
-    rows = []
-    for bar in evaluation["bars"]:
-        met = "met" if bar["met"] else "NOT MET"
-        rows.append(f"| {bar['name']} | {bar['shown']} | {bar['wanted']} | {met} |")
+    rows = [
+        "| {name} | {shown} | {wanted} | {} |".format("met" if bar["met"] else "NOT MET", **bar)
+        for bar in evaluation["bars"]
+    ]
     return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))
 
 
 def draw_curves(work: Work, path: Path) -> None:
     """One row per stage that has begun; psnr has an axis of its own."""
-    begun = [(name, kept[0]) for name in _STAGES if (kept := work.load(name)) is not None]
-    if not begun:
+    if not (begun := _begun(work)):
         return
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(8, 2.4 * len(begun)), layout="constrained")

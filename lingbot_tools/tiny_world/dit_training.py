@@ -7,23 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lingbot_tools.tiny_world.batches import GRID, Batch, Batches
+from lingbot_tools.tiny_world.batches import GRID, Batch, Batches, Layout
+from lingbot_tools.tiny_world.films import CHUNK
 from lingbot_tools.tiny_world.forward import (
     forward,
     read_controls,
     read_prompts,
+    rope,
     segment_tokens,
-    turns,
     unsegment_tokens,
 )
-from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.loop import Losses
 from lingbot_triton.presets import FAST
 from lingbot_triton.world.dit import WorldTransformer
-from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.schedule import Schedule
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 SHIFT = 10.0
 _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
@@ -118,7 +115,7 @@ class DiTTrainee:
             torch.cat((timesteps.new_zeros(len(timesteps), clean), timesteps), dim=1),
             camera,
             read_prompts(network, batch.contexts),
-            turns(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
+            rope(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
             layout.views(GRID[1] * GRID[2]),
             outputs=len(layout.chunks),
         )
@@ -142,12 +139,4 @@ def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Loss
 
 def _by_chunk(video: torch.Tensor) -> torch.Tensor:
     """[..., 3n, h, w] as [..., n, 3, h, w]."""
-    *outer, frames, height, width = video.shape
-    shape = (
-        *outer,
-        frames // CHUNK,
-        CHUNK,
-        height,
-        width,
-    )
-    return video.reshape(shape)
+    return video.reshape(*video.shape[:-3], -1, CHUNK, *video.shape[-2:])

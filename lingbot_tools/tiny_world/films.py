@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress
@@ -79,8 +78,7 @@ class Films:
 
 def frames_of(chunks: tuple[int, ...]) -> list[int]:
     """Numbers of the chunks' latent frames."""
-    each = range(CHUNK)
-    return [chunk * CHUNK + frame for chunk in chunks for frame in each]
+    return [chunk * CHUNK + frame for chunk in chunks for frame in range(CHUNK)]
 
 
 def _folder(work: Work) -> Path:
@@ -123,20 +121,21 @@ def _make_shard(folder: Path, vae_file: Path, base_dim: int, size: FilmsSize, nu
     vae = build_vae(base_dim, 0).eval().requires_grad_(False)
     vae.load_state_dict(torch.load(vae_file, weights_only=True))
     first = FIRST_TRAINING_SCENE + number * size.shard
-    parts: dict[str, list[Any]] = {"latents": [], "conditions": [], "scenes": [], "keys": []}
+    latents, conditions, keys = [], [], []
     for scene_number in range(first, first + size.shard):
         scene = Scene.sample(scene_number)
         walk = stroll(scene, size.chunks, scene_number)
         film = to_pixels(render(scene, walk.video))
         black = film.clone()[:, : 1 + TEMPORAL_STRIDE * (_CONDITION_LATENTS - 1)]
         black[:, 1:] = 0
-        parts["latents"].append(encode(vae, film).half())
-        parts["conditions"].append(encode(vae, black).half())
-        parts["scenes"].append(scene_number)
-        parts["keys"].append(list(walk.keys))
+        latents.append(encode(vae, film).half())
+        conditions.append(encode(vae, black).half())
+        keys.append(list(walk.keys))
     shard = {
-        name: torch.stack(value) if name in ("latents", "conditions") else value
-        for name, value in parts.items()
+        "latents": torch.stack(latents),
+        "conditions": torch.stack(conditions),
+        "scenes": list(range(first, first + size.shard)),
+        "keys": keys,
     }
     partial_path = folder / f"{number:05}.partial"
     torch.save(shard, partial_path)
@@ -183,11 +182,3 @@ def channel_weights(vae: Any, films: Films, count: int) -> torch.Tensor:
             changed[channel] += 0.5 * noise
             changes[channel] += (decode(vae, changed) - plain).square().mean()
     return (changes / changes.mean()).clamp(min=0.1)
-
-
-def shuffled(count: int, seed: int, step: int, batch: int) -> Iterator[int]:
-    """The films of step number `step`: all of them once an epoch, each time in another order."""
-    for place in range(step * batch, (step + 1) * batch):
-        epoch, offset = divmod(place, count)
-        order = np.random.default_rng([seed, epoch, 4]).permutation(count)
-        yield int(order[offset])

@@ -9,8 +9,6 @@ Tokens are [batch, segments, tokens of a chunk, dim]. A segment is one chunk at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional
 
@@ -19,21 +17,11 @@ from lingbot_triton.world.layers import Attention, Block, RMSNorm
 from lingbot_triton.world.rope import rope_frequencies
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+Prompt = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""One block's keys and values [batch, heads, length + 1, d] of the batch's prompts, and what is
+added to attention's logits, [batch, 1, 1, length + 1]."""
 Views = list[list[slice]]
 """Per segment the spans of tokens whose keys it attends to."""
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """Per block keys and values [batch, heads, length + 1, d] of prompts, and weights of theirs.
-
-    A session's prompt is padded to 512 tokens, all of which past its end are the same: here they
-    are one, which counts as many times.
-    """
-
-    blocks: list[Pair]
-    weights: torch.Tensor
-    """Added to attention's logits, [batch, 1, 1, length + 1]."""
 
 
 def segment_tokens(x: torch.Tensor, frames: int) -> torch.Tensor:
@@ -53,8 +41,12 @@ def unsegment_tokens(patches: torch.Tensor, grid: tuple[int, int, int]) -> torch
     return video.reshape(batch, -1, count * frames, rows * 2, columns * 2)
 
 
-def read_prompts(network: WorldTransformer, contexts: list[torch.Tensor]) -> Prompts:
-    """Of embeddings [tokens, text_dim], one for each of the batch."""
+def read_prompts(network: WorldTransformer, contexts: list[torch.Tensor]) -> list[Prompt]:
+    """Per block, of embeddings [tokens, text_dim], one for each of the batch.
+
+    A session's prompt is padded to 512 tokens, all of which past its end are the same: here they
+    are one, which counts as many times.
+    """
     longest = max(len(context) for context in contexts)
     padded = contexts[0].new_zeros(len(contexts), longest + 1, network.config.text_dim)
     weights = padded.new_full((len(contexts), 1, 1, longest + 1), float("-inf"))
@@ -64,12 +56,11 @@ def read_prompts(network: WorldTransformer, contexts: list[torch.Tensor]) -> Pro
         padding = network.config.text_len - len(context)
         weights[index, ..., -1] = torch.tensor(float(padding)).log()
     text = network.text_embedding(padded)
-    blocks = []
-    for block in network.layers:
-        attention = block.cross_attn
+    prompts = []
+    for attention in (block.cross_attn for block in network.layers):
         keys = _normalised(attention.k(text), attention.norm_k, attention.eps)
-        blocks.append((_heads(keys, attention), _heads(attention.v(text), attention)))
-    return Prompts(blocks, weights)
+        prompts.append((_heads(keys, attention), _heads(attention.v(text), attention), weights))
+    return prompts
 
 
 def read_controls(network: WorldTransformer, tokens: torch.Tensor) -> list[Pair]:
@@ -85,7 +76,7 @@ def read_controls(network: WorldTransformer, tokens: torch.Tensor) -> list[Pair]
     return pairs
 
 
-def turns(
+def rope(
     network: WorldTransformer, first_frames: list[int], grid: tuple[int, int, int]
 ) -> torch.Tensor:
     """Cosines and sines [2, segments * tokens, d/2] of segments that begin at `first_frames`."""
@@ -108,32 +99,32 @@ def forward(
     tokens: torch.Tensor,
     timesteps: torch.Tensor,
     camera: list[Pair],
-    prompts: Prompts,
-    turned: torch.Tensor,
+    prompts: list[Prompt],
+    freqs: torch.Tensor,
     views: Views,
     outputs: int,
 ) -> torch.Tensor:
     """Flow patches [batch, outputs, t, out_dim * 4] of the last `outputs` segments.
 
     tokens [batch, n, t, in_dim * 4] of samples with their conditions, timesteps [batch, n], camera
-    from `read_controls` for the same n segments, `turned` from `turns`. Each segment sees its
+    from `read_controls` for the same n segments, `freqs` from `rope`. Each segment sees its
     `views`.
     """
     weight = network.patch_embedding.weight.flatten(1)
     x = functional.linear(tokens, weight, network.patch_embedding.bias).float()
-    with torch.autocast("cpu", enabled=False):  # few rows, and float32 in the service too
+    with torch.autocast("cpu", enabled=False):  # few numbers, and float32 in the service too
         embedded = network.time_embedding(_waves(network, timesteps))
         projected = network.time_projection(embedded).view(*timesteps.shape, 6, -1)
     for index, block in enumerate(network.layers):
-        rows = (block.modulation[0] + projected).unsqueeze(-2).unbind(2)
+        modulation = (block.modulation[0] + projected).unsqueeze(-2).unbind(2)
         last = index == len(network.layers) - 1
         x = _block(
             block,
             x,
-            rows,
+            modulation,
             camera[index],
-            (prompts.blocks[index], prompts.weights),
-            turned,
+            prompts[index],
+            freqs,
             views,
             outputs if last else x.shape[1],
         )
@@ -147,39 +138,40 @@ def forward(
 def _block(
     block: Block,
     x: torch.Tensor,
-    rows: tuple[torch.Tensor, ...],
+    modulation: tuple[torch.Tensor, ...],
     camera: Pair,
-    prompt: tuple[Pair, torch.Tensor],
-    turned: torch.Tensor,
+    prompt: Prompt,
+    freqs: torch.Tensor,
     views: Views,
     outputs: int,
 ) -> torch.Tensor:
     """The residual stream after the block, of the last `outputs` segments."""
     attention, eps = block.self_attn, block.eps
-    h = _norm(x, eps) * (1 + rows[1]) + rows[0]
-    key = _turn(_heads(_normalised(attention.k(h), attention.norm_k, eps), attention), turned)
+    h = _norm(x, eps) * (1 + modulation[1]) + modulation[0]
+    key = _apply_rope(_heads(_normalised(attention.k(h), attention.norm_k, eps), attention), freqs)
     value = _heads(attention.v(h), attention)
     if outputs < x.shape[1]:
         # The other segments only leave keys and values.
         x, h = x[:, -outputs:], h[:, -outputs:]
-        rows = tuple(row[:, -outputs:] for row in rows)
+        modulation = tuple(row[:, -outputs:] for row in modulation)
         camera = camera[0][:, -outputs:], camera[1][:, -outputs:]
         asking = outputs * x.shape[2]
-        turned = turned[:, -asking:]
+        freqs = freqs[:, -asking:]
         views = views[-outputs:]
-    query = _turn(_heads(_normalised(attention.q(h), attention.norm_q, eps), attention), turned)
+    query = _apply_rope(
+        _heads(_normalised(attention.q(h), attention.norm_q, eps), attention), freqs
+    )
     attended = _attend_views(query, key, value.to(key.dtype), views)
-    x = x + attention.o(_merged(attended, x)) * rows[2]
+    x = x + attention.o(_merged(attended, x)) * modulation[2]
     x = x * (1 + camera[0]) + camera[1]
 
-    cross, (prompt_pair, weights) = block.cross_attn, prompt
+    cross = block.cross_attn
     h = functional.layer_norm(x, x.shape[-1:], block.norm3.weight, block.norm3.bias, eps)
     query = _heads(_normalised(cross.q(h), cross.norm_q, eps), cross)
-    keys, values = (part.to(query.dtype) for part in prompt_pair)
-    attended = _attend(query, keys, values, weights.to(query.dtype))
+    attended = _attend(query, *(part.to(query.dtype) for part in prompt))
     x = x + cross.o(_merged(attended, x))
-    h = _norm(x, eps) * (1 + rows[4]) + rows[3]
-    after: torch.Tensor = x + block.ffn(h) * rows[5]
+    h = _norm(x, eps) * (1 + modulation[4]) + modulation[3]
+    after: torch.Tensor = x + block.ffn(h) * modulation[5]
     return after
 
 
@@ -228,9 +220,9 @@ def _merged(attended: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return attended.transpose(1, 2).reshape(like.shape)
 
 
-def _turn(x: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+def _apply_rope(x: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs of x [batch, heads, tokens, d]."""
-    cos, sin = turned
+    cos, sin = freqs
     real, imaginary = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
     pairs = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
     return pairs.flatten(-2).to(x.dtype)

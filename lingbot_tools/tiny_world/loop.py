@@ -147,8 +147,7 @@ def train(
                     on_save()
                     saved = time.monotonic()
                     if not console.is_terminal:  # a log file sees no progress bar
-                        minutes = reached.seconds / 60
-                        console.print(f"{trainee.name} {minutes:.0f} min, {figures}")
+                        console.print(f"{trainee.name} {reached.seconds / 60:.0f} min, {figures}")
         finally:
             _save(trainee, average, work, reached)
             on_save()

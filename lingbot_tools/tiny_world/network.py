@@ -26,7 +26,7 @@ _LOOKS = (
 A chunk's three frames have the newest clean one 1, 2 and 3 frames behind them.
 """
 _LOOK_BIASES = (4.0, 2.0)
-"""On the fastest turning pair of each axis and the next, beside projections of deviation 1."""
+"""On the fastest pair of each axis in the rope, and the next, beside projections of deviation 1."""
 _LOOK_GAIN = 2.0
 
 
@@ -97,7 +97,7 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
     """Each head's attention is highest at one of `looks`; heads beyond them look anywhere.
 
     With equal biases on queries and keys, rotary positions make the logit fall with the distance.
-    Turned as if the query were elsewhere, it is the distance from there.
+    Rotated as if the query were elsewhere, it is the distance from there.
     """
     heads, pairs = attention.heads, attention.head_dim // 2
     spatial = attention.head_dim // 6
@@ -110,7 +110,7 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
             gain[start + place] = _LOOK_GAIN
     for head, look in zip(range(heads), looks, strict=False):
         rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
-        query = key * _turn_of(attention.head_dim, look)
+        query = key * _rope_of(attention.head_dim, look)
         for projection, norm, bias in (
             (attention.q, attention.norm_q, query),
             (attention.k, attention.norm_k, key),
@@ -119,13 +119,13 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
             norm.weight[rows] = gain.repeat_interleave(2)
 
 
-def _turn_of(head_dim: int, offset: tuple[int, int, int]) -> torch.Tensor:
-    """How rotary positions turn a head's pairs over the offset, complex64 [head_dim / 2]."""
+def _rope_of(head_dim: int, offset: tuple[int, int, int]) -> torch.Tensor:
+    """The rope's rotation of a head's pairs over the offset, complex64 [head_dim / 2]."""
     frames, rows, columns = (abs(steps) for steps in offset)
     grid = rope_frequencies(head_dim, frames, 1, rows + 1, columns + 1, torch.device("cpu"))
-    turned = grid[-1, 0]
-    columns_from = len(turned) - head_dim // 6
+    pairs = grid[-1, 0]
+    columns_from = len(pairs) - head_dim // 6
     rows_from = columns_from - head_dim // 6
-    parts = (turned[:rows_from], turned[rows_from:columns_from], turned[columns_from:])
+    parts = (pairs[:rows_from], pairs[rows_from:columns_from], pairs[columns_from:])
     signed = zip(parts, offset, strict=True)
     return torch.cat([part.conj() if steps < 0 else part for part, steps in signed])

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from lingbot_tools.tiny_world.background import Array, Rays, fog
 from lingbot_tools.tiny_world.scene import EYE_HEIGHT, Scene
 
+Window = tuple[slice, slice]
+
 _NEAR = 0.05
 _FAR = 8.0
 """Beyond this, fog has taken the objects' colour."""
@@ -58,19 +60,18 @@ def visible_cells(view: View) -> list[tuple[int, int]]:
 
 
 def draw_object(view: View, row: int, column: int) -> None:
+    """Paint what stands on a lattice point: a pillar, or a trunk with its crown."""
     scene = view.scene
-    centre = (row * scene.spacing - view.eye[0], column * scene.spacing - view.eye[2])
-    base, top = EYE_HEIGHT, EYE_HEIGHT - scene.height
-    colour = scene.object_colours[(row + column) % 2]
+    x, z = row * scene.spacing - view.eye[0], column * scene.spacing - view.eye[2]
     if scene.kind != "grove":
-        _pillar(view, centre, scene.radius, base, top, colour)
+        _pillar(view, x, z, scene.object_colours[(row + column) % 2])
         return
+    _pillar(view, x, z, scene.object_colours[0])
     crown = 0.42 * scene.spacing * 0.5
-    _pillar(view, centre, scene.radius, base, top, scene.object_colours[0])
-    _ball(view, (centre[0], top, centre[1]), crown, scene.object_colours[1])
+    _ball(view, (x, EYE_HEIGHT - scene.height, z), crown, scene.object_colours[1])
 
 
-def _window(view: View, low: list[float], high: list[float]) -> tuple[slice, slice] | None:
+def _window(view: View, low: list[float], high: list[float]) -> Window | None:
     """The part of the picture that a box in the scene, relative to the eye, may cover."""
     seen = _CORNERS @ (np.array((low, high), np.float32).T.reshape(6, 1) * view.turn.repeat(2, 0))
     height, width = view.depth.shape
@@ -85,29 +86,18 @@ def _window(view: View, low: list[float], high: list[float]) -> tuple[slice, sli
     return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
 
 
-def _pillar(
-    view: View,
-    centre: tuple[float, float],
-    radius: float,
-    base: float,
-    top: float,
-    colour: Array,
-) -> None:
-    x, z = centre
+def _pillar(view: View, x: float, z: float, colour: Array) -> None:
+    scene, radius = view.scene, view.scene.radius
+    base, top = EYE_HEIGHT, EYE_HEIGHT - scene.height
     window = _window(view, [x - radius, top, z - radius], [x + radius, base, z + radius])
     if window is None:
         return
     rays = view.fine.directions[:, window[0], window[1]]
-    cast = _cast_round if view.scene.round else _cast_square
-    depth, nx, nz = cast(rays, x, z, radius)
+    depth, nx, nz = (_cast_round if scene.round else _cast_square)(rays, x, z, radius)
     y = depth * rays[1]
-    hit = (depth > _NEAR) & (y <= base) & (y >= top) & (depth < view.depth[window])
-    if not hit.any():
-        return
-    light = view.scene.light
-    lit = 0.62 + 0.38 * np.maximum(nx * light[0] + nz * light[2], -0.5)
+    lit = 0.62 + 0.38 * np.maximum(nx * scene.light[0] + nz * scene.light[2], -0.5)
     lit *= 1 - 0.35 * np.clip(1 - (base - y) / 0.35, 0, 1) ** 2
-    _paint(view, window, hit, depth, lit, colour)
+    _paint(view, window, depth, lit, colour, (y <= base) & (y >= top))
 
 
 def _cast_round(rays: Array, x: float, z: float, radius: float) -> tuple[Array, Array, Array]:
@@ -125,12 +115,12 @@ def _cast_square(rays: Array, x: float, z: float, radius: float) -> tuple[Array,
     inverse = [
         1 / np.where(np.abs(ray) < 1e-6, np.float32(1e-6), ray) for ray in (rays[0], rays[2])
     ]
-    enter = []
-    leave = []
-    for ray, middle in zip(inverse, (x, z), strict=True):
-        one, two = (middle - radius) * ray, (middle + radius) * ray
-        enter.append(np.minimum(one, two))
-        leave.append(np.maximum(one, two))
+    planes = [
+        ((middle - radius) * ray, (middle + radius) * ray)
+        for ray, middle in zip(inverse, (x, z), strict=True)
+    ]
+    enter = [np.minimum(*pair) for pair in planes]
+    leave = [np.maximum(*pair) for pair in planes]
     first = np.maximum(*enter)
     depth = np.where(first <= np.minimum(*leave), first, np.inf)
     through_x = enter[0] > enter[1]
@@ -148,25 +138,19 @@ def _ball(view: View, centre: tuple[float, float, float], radius: float, colour:
     a = (rays**2).sum(0)
     b = rays[0] * x + rays[1] * y + rays[2] * z
     rest = b * b - a * (x * x + y * y + z * z - radius * radius)
-    depth = np.where(rest > 0, (b - np.sqrt(np.maximum(rest, 0))) / a, np.inf)
-    hit = (depth > _NEAR) & (depth < view.depth[window])
-    if not hit.any():
-        return
-    finite = np.where(hit, depth, 0)
+    met = rest > 0
+    depth = np.where(met, (b - np.sqrt(np.maximum(rest, 0))) / a, np.inf)
+    finite = np.where(met, depth, 0)
     normal = [(finite * ray - c) / radius for ray, c in zip(rays, centre, strict=True)]
     facing = sum(n * toward for n, toward in zip(normal, view.scene.light, strict=True))
-    lit = 0.66 + 0.34 * np.maximum(facing, -0.6)
-    _paint(view, window, hit, depth, lit, colour)
+    _paint(view, window, depth, 0.66 + 0.34 * np.maximum(facing, -0.6), colour, met)
 
 
 def _paint(
-    view: View,
-    window: tuple[slice, slice],
-    hit: NDArray[np.bool_],
-    depth: Array,
-    lit: Array,
-    colour: Array,
+    view: View, window: Window, depth: Array, lit: Array, colour: Array, met: NDArray[np.bool_]
 ) -> None:
+    """Colour the rays of the window that meet a surface where nothing nearer is."""
+    hit = met & (depth > _NEAR) & (depth < view.depth[window])
     surface = colour[:, None] * lit[hit]
     fogged = fog(view.scene, surface, depth[hit] * view.fine.stretch[window][hit])
     view.colour[:, window[0], window[1]][:, hit] = fogged

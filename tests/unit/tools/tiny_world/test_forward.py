@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lingbot_tools.tiny_world.batches import Layout
 from lingbot_tools.tiny_world.forward import (
     forward,
     read_controls,
     read_prompts,
+    rope,
     segment_tokens,
-    turns,
     unsegment_tokens,
 )
-from lingbot_tools.tiny_world.layout import Layout
 from lingbot_tools.tiny_world.network import NetworkSize, build_network
 from lingbot_triton.world.dit import WorldTransformer, patchify, unpatchify
 from lingbot_triton.world.family import WORLD_FAST
@@ -106,7 +106,7 @@ def test_one_pass_computes_what_sessions_compute(
         timesteps,
         camera,  # type: ignore[arg-type]
         read_prompts(network, [context[0]]),
-        turns(network, first, GRID),
+        rope(network, first, GRID),
         layout.views(TOKENS_PER_FRAME),
         outputs=CHUNKS,
     )
@@ -119,14 +119,14 @@ def test_prompts_of_different_lengths_do_not_mix(network: WorldTransformer) -> N
     short, long = randoms(3, 64, seed=5), randoms(9, 64, seed=6)
     x = randoms(2, 1, 18, 144, seed=7)
     camera = read_controls(network, randoms(2, 1, 18, 1536, seed=8))
-    turned = turns(network, [0], GRID)
+    freqs = rope(network, [0], GRID)
 
     def flow(index: slice, contexts: list[torch.Tensor]) -> torch.Tensor:
         chosen = [(scale[index], shift[index]) for scale, shift in camera]
         timesteps = torch.full((len(contexts), 1), 700)
         prompts = read_prompts(network, contexts)
         return forward(
-            network, x[index], timesteps, chosen, prompts, turned, [[slice(0, 18)]], outputs=1
+            network, x[index], timesteps, chosen, prompts, freqs, [[slice(0, 18)]], outputs=1
         )
 
     both = flow(slice(0, 2), [short, long])
