@@ -16,13 +16,14 @@ from lingbot_triton.options import MAX_AREA, MIN_AREA, SessionOptions
 from lingbot_triton.presets import find_preset
 from lingbot_triton.protocol import MAX_SESSIONS, ORCHESTRATOR
 from lingbot_triton.schema import KINDS, OneOf, Schema
+from lingbot_triton.stage import SESSION_STAGES
 
 EMBEDDED_CHECKPOINT = Path(__file__).parent / "data" / "tiny-world"
 EMBEDDED_AREA = 64 * 96
 DEFAULT_AREA = 480 * 832
 PREFIX = "LINGBOT_"
 OTHER_THREADS = 14
-"""Threads of Triton for everything that is not a call to condition, denoise or decode: 2 for
+"""Threads of Triton for everything that is not a call to a stage with sessions: 2 for
 prompts, 4 for pings, 2 for the end of sequences, 6 for responses."""
 
 Positive = Annotated[int, Field(ge=1)]
@@ -125,7 +126,7 @@ class Settings(Schema):
     triton_threads: Annotated[
         int,  # bounds the orchestrator's calls under way: with one more than that it stops for good
         Field(
-            ge=OTHER_THREADS + 3,
+            ge=OTHER_THREADS + len(SESSION_STAGES),
             description="Triton's `thread-pool-size`; `scripts/serve` sets both",
         ),
     ] = 32
@@ -178,7 +179,7 @@ class Settings(Schema):
         A worker that stopped answering occupies one for each of its sessions; with more calls than
         sessions the stage's other workers stay reachable.
         """
-        affordable = (self.triton_threads - OTHER_THREADS) // 3
+        affordable = (self.triton_threads - OTHER_THREADS) // len(SESSION_STAGES)
         return min(self.max_sessions + 2, affordable)
 
     @property
@@ -221,7 +222,7 @@ def variable_of(name: str) -> str:
 
 def threads_for(sessions: int) -> int:
     """Triton's thread-pool-size with which no session ever waits for a thread."""
-    return OTHER_THREADS + 3 * (sessions + 2)
+    return OTHER_THREADS + len(SESSION_STAGES) * (sessions + 2)
 
 
 def _parse(name: str, text: str, kind: str) -> Any:

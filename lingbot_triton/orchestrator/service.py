@@ -197,7 +197,9 @@ class Service:
             assert session.end.reason is not None
             self.observer.add(metrics.CLOSED, 1, session.end.reason.value)
             self._make_room(session)
-            line = {"epoch": session.correlation_id} | responses.summary(session, self.clock())
+            line = {"correlation_id": session.correlation_id} | responses.summary(
+                session, self.clock()
+            )
             level = logging.WARNING if session.end.reason is EndReason.FAILED else logging.INFO
             log.log(level, "session ended %s", json.dumps(line))
 

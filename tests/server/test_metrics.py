@@ -256,9 +256,9 @@ def test_every_session_that_ends_writes_one_line(server: ServerProcess) -> None:
     assert [line["chunks"] for line in lines] == [2, 0, 1, 0]
     assert [line["frames"] for line in lines] == [21, 0, 9, 0]
     assert [bool(line["error"]) for line in lines] == [False, False, False, True]
-    assert len({line["epoch"] for line in lines}) == 4
+    assert len({line["correlation_id"] for line in lines}) == 4
     assert lines[0].keys() == {
-        *("epoch", "reason", "error", "chunks", "frames"),
+        *("correlation_id", "reason", "error", "chunks", "frames"),
         *("condition_calls", "steady_chunks", "seconds"),
     }
     assert lines[0]["condition_calls"] == 2

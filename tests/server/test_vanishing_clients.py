@@ -73,15 +73,15 @@ def _client(server: ServerProcess, name: str, chunks: int, last: str) -> Iterato
 
 
 def _ends(server: ServerProcess) -> dict[str, str]:
-    """Why each session ended, by its epoch, as the log says."""
-    found = re.findall(r'epoch\\": \\"(\w+)\\", \\"reason\\": \\"(\w+)', server.output())
+    """Why each session ended, by its correlation id, as the log says."""
+    found = re.findall(r'correlation_id\\": \\"(\w+)\\", \\"reason\\": \\"(\w+)', server.output())
     return dict(found)
 
 
 async def _ended_since(server: ServerProcess, before: dict[str, str]) -> list[str]:
     """Why sessions ended that are not in `before`; the log is written after the metrics."""
     await eventually(lambda: _ends(server).keys() > before.keys())
-    return [reason for epoch, reason in _ends(server).items() if epoch not in before]
+    return [reason for name, reason in _ends(server).items() if name not in before]
 
 
 async def _gone(server: ServerProcess, seconds: float) -> None:
