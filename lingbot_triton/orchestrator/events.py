@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from lingbot_triton.orchestrator.outbox import Respond
     from lingbot_triton.orchestrator.pipeline import Pipeline
     from lingbot_triton.orchestrator.session import Session
 
@@ -29,8 +30,13 @@ class Event:
         """Take the event into the session's books, or raise WorldError and change nothing."""
         raise NotImplementedError
 
-    async def apply(self, pipeline: Pipeline, session: Session) -> asyncio.Task[None] | None:
-        """Carry the event out; returns the work that goes on beside the next event, if any."""
+    async def apply(
+        self, pipeline: Pipeline, session: Session, respond: Respond
+    ) -> asyncio.Task[None] | None:
+        """Carry the event out; returns the work that goes on beside the next event, if any.
+
+        `respond` is the way back to the client; the event's last response is said to be that.
+        """
         raise NotImplementedError
 
 
@@ -46,6 +52,9 @@ class Control(Event):
         """Raises Duplicate, OutOfOrder, LengthLimit or WindowFull."""
         session.controls.admit(self.chunk_index)
 
-    async def apply(self, pipeline: Pipeline, session: Session) -> asyncio.Task[None]:
+    async def apply(
+        self, pipeline: Pipeline, session: Session, respond: Respond
+    ) -> asyncio.Task[None]:
         """Make the chunk; the task that is returned sends its frames."""
+        session.outbox.attach(self.chunk_index, respond)
         return await pipeline.play_chunk(session, self)

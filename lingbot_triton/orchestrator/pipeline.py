@@ -18,6 +18,7 @@ from lingbot_triton.errors import WorldError
 from lingbot_triton.orchestrator.cursors import Condition, Latent
 from lingbot_triton.orchestrator.events import Control, Event
 from lingbot_triton.orchestrator.interfaces import Clock, Parameters, Stages, Tensors
+from lingbot_triton.orchestrator.outbox import Respond
 from lingbot_triton.orchestrator.requests import FramePart
 from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.orchestrator.timed_calls import TimedCalls
@@ -78,7 +79,7 @@ class Pipeline:
         parts = [session.start(part()) for part in (condition, denoise, decode)]
         await asyncio.gather(*parts)
 
-    async def run(self, session: Session, event: Event) -> None:
+    async def run(self, session: Session, event: Event, respond: Respond) -> None:
         """Apply an event when its turn comes; returns when all that it asks for is done.
 
         The denoise lane is first come, first served, so events are applied in the order in which
@@ -88,7 +89,7 @@ class Pipeline:
             session.check()
             await session.opened.wait()
             try:
-                rest = await event.apply(self, session)
+                rest = await event.apply(self, session, respond)
             except Exception as error:
                 session.fail(error)  # while the lane is held: the next event must not begin
                 raise

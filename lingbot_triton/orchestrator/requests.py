@@ -64,6 +64,11 @@ class FramePart:
     def last(self) -> bool:
         return self.part == self.parts - 1
 
+    def response(self) -> Response:
+        """The response that carries these frames."""
+        info = {"part": self.part, "parts": self.parts, "keys": self.keys, "ms": self.milliseconds}
+        return Response(FRAMES, "", self.chunk_index, self.frame_index, self.frames, info)
+
 
 @dataclass(frozen=True)
 class Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lingbot_triton import metrics
 from lingbot_triton.errors import SessionFailed, WorldError
-from lingbot_triton.orchestrator.requests import CLOSED, FRAMES, READY, FramePart, Response
+from lingbot_triton.orchestrator.requests import CLOSED, READY, FramePart, Response
 from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.world.geometry import FRAMES_PER_SECOND, video_frames
 
@@ -30,12 +30,6 @@ def ready(session: Session, server_info: dict[str, Any]) -> Response:
         "options": json.loads(session.options.to_json()),
     }
     return Response(READY, info=server_info | session.worker_info | info)
-
-
-def frames(part: FramePart) -> Response:
-    """Some frames of a chunk."""
-    info = {"part": part.part, "parts": part.parts, "keys": part.keys, "ms": part.milliseconds}
-    return Response(FRAMES, "", part.chunk_index, part.frame_index, part.frames, info)
 
 
 def summary(session: Session, now: float) -> dict[str, Any]:

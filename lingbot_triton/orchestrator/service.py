@@ -17,10 +17,10 @@ from lingbot_triton.orchestrator import responses
 from lingbot_triton.orchestrator.admission import Admission, Admitted
 from lingbot_triton.orchestrator.ending import end_session
 from lingbot_triton.orchestrator.interfaces import Clock, ResponseSink, Workers
-from lingbot_triton.orchestrator.outbox import Reader
+from lingbot_triton.orchestrator.outbox import Respond
 from lingbot_triton.orchestrator.pipeline import Opening, Pipeline
 from lingbot_triton.orchestrator.recovery import Recovery
-from lingbot_triton.orchestrator.requests import FramePart, Request, Start
+from lingbot_triton.orchestrator.requests import Request, Response, Start
 from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.orchestrator.table import SessionTable
 from lingbot_triton.protocol import EndReason
@@ -106,8 +106,8 @@ class Service:
             final = request.event is None and not request.end
             work.append(session.start(self._open(session, admitted, sink, final)))
         if (event := request.event) is not None:
-            session.outbox.attach(event.chunk_index, self._reader(session, sink, request.end))
-            work.append(session.start(self.pipeline.run(session, event)))
+            respond = self._responder(sink, request.end)
+            work.append(session.start(self.pipeline.run(session, event, respond)))
         return work
 
     async def _open(
@@ -134,13 +134,13 @@ class Service:
             raise BadRequest(str(error)) from None
         await self.pipeline.open_session(session, Opening(picture, start.prompt))
 
-    def _reader(self, session: Session, sink: ResponseSink, ends: bool) -> Reader:
-        async def send(part: FramePart) -> None:
-            session.last_activity = self.clock()
-            responses.measure_part(self.observer, part)
-            await sink.send(responses.frames(part), final=part.last and not ends)
+    def _responder(self, sink: ResponseSink, ends: bool) -> Respond:
+        """The way back to the client for an event; a request with END has the summary to come."""
 
-        return send
+        async def respond(response: Response, last: bool) -> None:
+            await sink.send(response, final=last and not ends)
+
+        return respond
 
     async def _serve(
         self, session: Session, work: list[asyncio.Task[None]], request: Request, sink: ResponseSink

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from lingbot_triton import metrics
 from lingbot_triton.errors import StageDead
+from lingbot_triton.orchestrator import responses
 from lingbot_triton.orchestrator.interfaces import Clock, Parameters, Stages, Tensors
 from lingbot_triton.orchestrator.session import Session
 from lingbot_triton.stage import Stage
@@ -74,8 +75,13 @@ class TimedCalls:
 
     async def send(self, session: Session, chunk_index: int) -> None:
         """Deliver the oldest part in the session's outbox, however long the client takes."""
-        delivery = session.outbox.deliver()
-        await self._run(session, metrics.SEND, metrics.SEND, chunk_index, delivery, None)
+
+        async def deliver() -> None:
+            session.last_activity = self._clock()
+            responses.measure_part(self._observer, session.outbox.oldest)
+            await session.outbox.deliver()
+
+        await self._run(session, metrics.SEND, metrics.SEND, chunk_index, deliver(), None)
 
     async def _run(
         self,

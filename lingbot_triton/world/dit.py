@@ -87,13 +87,16 @@ class WorldTransformer(nn.Module):
         self, context: torch.Tensor, frames: KVCache, grid: tuple[int, int, int]
     ) -> SessionCaches:
         """A session's caches from its prompt [tokens <= text_len, text_dim]."""
+        caches = SessionCaches(frames, self.prompt_keys(context), grid)
+        self._compute_rope(caches)
+        return caches
+
+    def prompt_keys(self, context: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Per block the keys and values of a prompt [tokens <= text_len, text_dim]."""
         padded = context.new_zeros(self.config.text_len, context.shape[1], dtype=self.dtype)
         padded[: len(context)] = context
         text = self.text_embedding(padded)
-        prompt = [block.cross_attn.prompt_keys(text) for block in self.layers]
-        caches = SessionCaches(frames, prompt, grid)
-        self._compute_rope(caches)
-        return caches
+        return [block.cross_attn.prompt_keys(text) for block in self.layers]
 
     def begin_chunk(self, caches: SessionCaches) -> None:
         """Give the next chunk its slots; its positions are there already."""

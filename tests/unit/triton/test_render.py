@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from lingbot_triton.protocol import ModelSpec, TensorSpec
-from lingbot_triton.stage import DECODE_STAGE, MODELS
+from lingbot_triton.stage import DECODE_STAGE, MODELS, STAGES
 from lingbot_triton.triton import render
 
 SMALL = ModelSpec(
@@ -53,8 +53,9 @@ def test_a_model_is_rendered_as_triton_reads_it() -> None:
 
 
 def test_the_orchestrator_tells_clients_which_models_it_calls() -> None:
-    line = 'parameters { key: "stages" value: { string_value: "prompt,condition,denoise,decode" } }'
-    assert [line in render.render(model) for model in MODELS] == [True] + [False] * 4
+    names = ",".join(stage.name for stage in STAGES)
+    line = f'parameters {{ key: "stages" value: {{ string_value: "{names}" }} }}'
+    assert [line in render.render(model) for model in MODELS] == [True] + [False] * len(STAGES)
 
 
 def test_no_model_is_cached_by_triton() -> None:
