@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lingbot_triton.errors import WorldError
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.orchestrator.events import Event
+
+if TYPE_CHECKING:
+    from lingbot_triton.orchestrator.events import Event
 
 SessionId = int | str
 
