@@ -23,10 +23,6 @@ SESSIONS_AT_A_TIME = 2
 SETTLE_SECONDS = 0.05
 """What a closed session is given before its process sizes are read."""
 
-SERVER, CLIENT = "tritonserver", "client"
-
-Tick = Callable[[], None]
-
 
 @dataclass(frozen=True)
 class Usage:
@@ -55,11 +51,10 @@ class Sample:
     @classmethod
     def take(cls, server: ServerProcess, done: int) -> Sample:
         names = {pid: model for model, pid in server.model_processes().items()}
-        names |= {server.pid: SERVER, os.getpid(): CLIENT}
+        names |= {server.pid: "tritonserver", os.getpid(): "client"}
         pids = (*server.processes(), os.getpid())
         processes = {names.get(pid, f"process-{pid}"): Usage.of(pid) for pid in pids}
-        blocks = sum(path.stat().st_blocks for path in server.regions())
-        return cls(done, processes, blocks // 2)
+        return cls(done, processes, sum(path.stat().st_blocks for path in server.regions()) // 2)
 
 
 @dataclass
@@ -88,61 +83,35 @@ def short(sessions: int) -> Phase:
     return Phase("short sessions", "session", sessions, slope_kb=10.0)
 
 
-async def play(phase: Phase, server: ServerProcess, tick: Tick) -> None:
+async def play(phase: Phase, server: ServerProcess, tick: Callable[[], None]) -> None:
     """Play the phase; `tick` is called after every chunk, or session."""
     # Encoded once: large blocks that come and go would hide what a session leaves here.
     picture = encode_picture(default_picture())
-    async with WorldClient(server.grpc) as client:
-        if phase.unit == "chunk":
-            await _play_endless(phase, server, client, picture, tick)
-        else:
-            await _play_short(phase, server, client, picture, tick)
 
-
-async def _play_endless(
-    phase: Phase, server: ServerProcess, client: WorldClient, picture: bytes, tick: Tick
-) -> None:
-    """One session in a window of keys and values, chunk after chunk."""
-
-    def after(done: int) -> None:
-        if phase.due(done):
-            phase.samples.append(Sample.take(server, done))
-        tick()
-
-    options = {"kv_window_frames": WINDOW_FRAMES}
-    await _session(phase, client, picture, phase.count, options, after)
-
-
-async def _play_short(
-    phase: Phase, server: ServerProcess, client: WorldClient, picture: bytes, tick: Tick
-) -> None:
-    """Sessions that open, play and close, a few at a time."""
-    chunks = CHUNKS_OF_A_SHORT_SESSION
-    options = {"chunk_count": chunks}
-    for done in range(0, phase.count, SESSIONS_AT_A_TIME):
-        group = range(done + 1, min(done + SESSIONS_AT_A_TIME, phase.count) + 1)
-        sessions = (_session(phase, client, picture, chunks, options) for _ in group)
-        await asyncio.gather(*sessions)
-        if any(phase.due(number) for number in group):
-            await asyncio.sleep(SETTLE_SECONDS)
-            phase.samples.append(Sample.take(server, group[-1]))
-        for _ in group:
+    def after(*numbers: int) -> None:
+        if any(phase.due(number) for number in numbers):
+            phase.samples.append(Sample.take(server, numbers[-1]))
+        for _ in numbers:
             tick()
 
+    async def session(chunks: int, after: Callable[[int], None], **options: Any) -> None:
+        opening = client.open_session(picture, DEFAULT_PROMPT, max_area=AREA, **options)
+        async with opening as session:
+            for index in range(chunks):
+                await session.send(KEYS[index % len(KEYS)])
+                chunk = await session.next_chunk()
+                if chunk.last_frame_ms is not None:
+                    phase.latencies.append(chunk.last_frame_ms / 1000)
+                after(index + 1)
 
-async def _session(
-    phase: Phase,
-    client: WorldClient,
-    picture: bytes,
-    chunks: int,
-    options: dict[str, Any],
-    after: Callable[[int], None] = lambda done: None,
-) -> None:
-    opening = {"max_area": AREA, **options}
-    async with client.open_session(picture, DEFAULT_PROMPT, **opening) as session:
-        for index in range(chunks):
-            await session.send(KEYS[index % len(KEYS)])
-            chunk = await session.next_chunk()
-            if chunk.last_frame_ms is not None:
-                phase.latencies.append(chunk.last_frame_ms / 1000)
-            after(index + 1)
+    async with WorldClient(server.grpc) as client:
+        if phase.unit == "chunk":
+            await session(phase.count, after, kv_window_frames=WINDOW_FRAMES)
+            return
+        chunks = CHUNKS_OF_A_SHORT_SESSION
+        for done in range(0, phase.count, SESSIONS_AT_A_TIME):
+            numbers = range(done + 1, min(done + SESSIONS_AT_A_TIME, phase.count) + 1)
+            short_sessions = (session(chunks, lambda _: None, chunk_count=chunks) for _ in numbers)
+            await asyncio.gather(*short_sessions)
+            await asyncio.sleep(SETTLE_SECONDS)
+            after(*numbers)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
-from lingbot_tools.bench.report import Bar
+from lingbot_tools.bench.report import Bar, new_table
 from lingbot_tools.soak.phases import Phase, Sample
 
 WARM_UP = 0.25
@@ -19,42 +19,28 @@ QUIET = 0.1
 """Share of chunks that are as fast as the machine allows, whatever else it does."""
 
 
-@dataclass(frozen=True)
-class Growth:
-    """One number of one process over a phase."""
-
-    what: str
-    start: float
-    end: float
-    slope: float
-    """For each chunk, or session, after the warm-up."""
-
-
 def settled(phase: Phase) -> list[Sample]:
     """The samples after the warm-up."""
     return [sample for sample in phase.samples if sample.done > WARM_UP * phase.count]
 
 
-def slope(done: Sequence[float], values: Sequence[float]) -> float:
-    """The steepness of the straight line that fits best."""
-    if len(done) < 2:
-        return 0.0
-    return float(np.polyfit(np.asarray(done, float), np.asarray(values, float), 1)[0])
+def memory(samples: Sequence[Sample]) -> dict[str, list[float]]:
+    """KB of all shared memory, and of every process that is in all the samples."""
+    names = set.intersection(*(set(sample.processes) for sample in samples))
+    curves = {"shared memory": [float(sample.shared_kb) for sample in samples]}
+    return curves | {
+        name: [float(sample.processes[name].rss_kb) for sample in samples] for name in sorted(names)
+    }
 
 
-def memory(phase: Phase) -> list[Growth]:
-    """Memory of every process and of all shared memory, in KB."""
+def slopes(phase: Phase) -> dict[str, float]:
+    """KB by which the memory grows for each chunk, or session: the best line's steepness."""
     samples = settled(phase)
-    done = [float(sample.done) for sample in samples]
-
-    def growth(what: str, values: list[float]) -> Growth:
-        return Growth(what, values[0], values[-1], slope(done, values))
-
-    rows = [growth("shared memory", [float(sample.shared_kb) for sample in samples])]
-    for name in sorted(set.intersection(*(set(sample.processes) for sample in samples))):
-        values = [float(sample.processes[name].rss_kb) for sample in samples]
-        rows.append(growth(name, values))
-    return rows
+    done = [sample.done for sample in samples]
+    return {
+        name: float(np.polyfit(done, values, 1)[0]) if len(done) > 1 else 0.0
+        for name, values in memory(samples).items()
+    }
 
 
 def increase(phase: Phase, attribute: str) -> int:
@@ -73,22 +59,30 @@ def slowdown(phase: Phase) -> float:
     A machine does other things too, now more, now less: a median tells of those.
     """
     part = max(1, len(phase.latencies) // 10)
-    tenths = (phase.latencies[:part], phase.latencies[-part:])
-    first, last = (float(np.quantile(tenth, QUIET)) for tenth in tenths)
-    return last / first
+    first, last = np.quantile((phase.latencies[:part], phase.latencies[-part:]), QUIET, axis=1)
+    return float(last / first)
 
 
 def bars(phase: Phase) -> list[Bar]:
     """Everything that a phase has to hold."""
-    unit = f"KB/{phase.unit}"
-    result = [
-        Bar(f"{phase.name}: {growth.what}", growth.slope, phase.slope_kb, unit=unit)
-        for growth in memory(phase)
+    slower = "fast chunks of the last tenth over those of the first"
+    return [
+        *(
+            Bar(f"{phase.name}: {name}", slope, phase.slope_kb, unit=f"KB/{phase.unit}")
+            for name, slope in slopes(phase).items()
+        ),
+        Bar(f"{phase.name}: more threads", float(increase(phase, "threads")), 0.0),
+        Bar(f"{phase.name}: more open files", float(increase(phase, "files")), 0.0),
+        Bar(f"{phase.name}: slowdown", slowdown(phase), SLOWER, note=slower),
     ]
-    for attribute, what in (("threads", "more threads"), ("files", "more open files")):
-        result.append(Bar(f"{phase.name}: {what}", float(increase(phase, attribute)), 0.0))
-    note = "fast chunks of the last tenth over those of the first"
-    result.append(Bar(f"{phase.name}: slowdown", slowdown(phase), SLOWER, note=note))
+
+
+def table(phase: Phase) -> Table:
+    """What every process held after the warm-up and at the end; the slopes are in the bars."""
+    title = f"{phase.name}: {phase.count} {phase.unit}s"
+    result = new_table(title, ["memory of"], ["MB after warm-up", "MB at the end"])
+    for name, values in memory(settled(phase)).items():
+        result.add_row(name, *(f"{kb / 1024:.1f}" for kb in (values[0], values[-1])))
     return result
 
 
@@ -98,22 +92,15 @@ def draw(path: Path, phases: Sequence[Phase]) -> None:
 
     figure = Figure(figsize=(7 * len(phases), 7), layout="constrained")
     axes = figure.subplots(2, len(phases), squeeze=False)
-    for phase, (memory, latency) in zip(phases, axes.T, strict=True):
+    for phase, (sizes, latency) in zip(phases, axes.T, strict=True):
         done = [sample.done for sample in phase.samples]
-        first = settled(phase)[0]
-        curves = {
-            name: [sample.processes[name].rss_kb for sample in phase.samples]
-            for name in phase.samples[-1].processes
-        }
-        curves["shared memory"] = [sample.shared_kb for sample in phase.samples]
-        for name, values in curves.items():
-            base = values[phase.samples.index(first)]
-            label = f"{name} ({base / 1024:.0f} MB)"
-            memory.plot(done, [(value - base) / 1024 for value in values], label=label)
-        memory.axvspan(0, WARM_UP * phase.count, alpha=0.1)
-        memory.set(title=phase.name, xlabel=f"{phase.unit}s", ylabel="MB above the warm-up's end")
-        memory.legend(fontsize=8)
+        first = phase.samples.index(settled(phase)[0])
+        for name, values in memory(phase.samples).items():
+            label = f"{name} ({values[first] / 1024:.0f} MB)"
+            sizes.plot(done, [(value - values[first]) / 1024 for value in values], label=label)
+        sizes.axvspan(0, WARM_UP * phase.count, alpha=0.1)
+        sizes.set(title=phase.name, xlabel=f"{phase.unit}s", ylabel="MB above the warm-up's end")
+        sizes.legend(fontsize=8)
         latency.plot([1000 * seconds for seconds in phase.latencies], linewidth=0.5)
-        latency.set(xlabel="chunks", ylabel="ms from acceptance to last frames")
-        latency.set_ylim(bottom=0)
+        latency.set(xlabel="chunks", ylabel="ms from acceptance to last frames", ylim=(0, None))
     figure.savefig(path, dpi=110)

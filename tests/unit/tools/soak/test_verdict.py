@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lingbot_tools.soak.phases import Phase, Sample, Usage, endless, short
-from lingbot_tools.soak.verdict import bars, draw, increase, memory, settled, slope, slowdown
+from lingbot_tools.soak.verdict import bars, draw, increase, settled, slopes, slowdown
 
 MB = 1024
 
@@ -47,7 +47,7 @@ def test_a_leak_of_two_kilobytes_a_chunk_is_found() -> None:
 def test_a_leak_of_half_a_kilobyte_a_chunk_is_below_the_bar() -> None:
     phase = played(rss=lambda done: 50 * MB + 0.5 * done)
     assert missed(phase) == []
-    assert memory(phase)[1].slope == pytest.approx(0.5, abs=0.01)
+    assert slopes(phase)["denoise"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_short_sessions_have_a_bar_of_their_own() -> None:
@@ -96,8 +96,12 @@ def test_getting_slower_is_found_through_noise() -> None:
 
 
 def test_a_slope_is_that_of_the_best_line() -> None:
-    assert slope([0, 1, 2, 3], [5, 7, 9, 11]) == pytest.approx(2)
-    assert slope([4], [5]) == 0
+    samples = [Sample(1000 * done, {}, shared_kb=5 + 2000 * done) for done in range(1, 5)]
+    phase = endless(1000)
+    phase.samples = samples
+    assert slopes(phase) == {"shared memory": pytest.approx(2)}
+    phase.samples = samples[:1]
+    assert slopes(phase) == {"shared memory": 0}
 
 
 def test_the_warm_up_is_a_quarter() -> None:
