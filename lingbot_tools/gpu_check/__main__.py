@@ -20,7 +20,8 @@ from lingbot_tools.gpu_check.report import table
 from lingbot_tools.gpu_check.timing import peak
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
-from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.stages.denoise_state import DenoiseState
 from lingbot_triton.world.family import WORLD_FAST
 
 CHUNK = WORLD_FAST.chunk_latent_frames

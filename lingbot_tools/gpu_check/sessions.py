@@ -12,7 +12,8 @@ import torch
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.timing import allocated_bytes, count_operations, timed
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.stages.denoise_state import DenoiseState
 from lingbot_triton.world.family import WORLD_FAST
 
 CHUNK = WORLD_FAST.chunk_latent_frames

@@ -14,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lingbot_tools.gpu_check.cases import Case
 from lingbot_tools.gpu_check.sessions import random_control
 from lingbot_tools.gpu_check.timing import mean_ms
-from lingbot_triton.stages.denoise import DenoiseStage, DenoiseState
+from lingbot_triton.stages.denoise import DenoiseStage
+from lingbot_triton.stages.denoise_state import DenoiseState
 from lingbot_triton.world.attention import SDPA, Backend, attend, choose
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.errors import AttentionError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lingbot_tools.regression.expectations import CHUNK, Expectations
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages import Parameters, SessionStage
-from lingbot_triton.stages.denoise import DenoiseState
+from lingbot_triton.stages.denoise_state import DenoiseState
 
 
 @dataclass

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
-from lingbot_triton.errors import BadRequest, SessionLimit
+from lingbot_triton.errors import SessionLimit
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST, Preset, find_preset
 from lingbot_triton.settings import Settings
@@ -27,39 +25,14 @@ from lingbot_triton.stages.compute import (
     synchronize,
     to_device,
 )
-from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
-from lingbot_triton.world.control import control, rays
-from lingbot_triton.world.dit import Modulation, WorldTransformer
+from lingbot_triton.stages.denoise_state import DenoiseState, open_state
+from lingbot_triton.world.control import control
+from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.family import WORLD_FAST, ModelFamily, find_family
-from lingbot_triton.world.geometry import PATCH, Geometry
-from lingbot_triton.world.kv_cache import KVCache
-from lingbot_triton.world.layers import SessionCaches
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.loading import load_transformer
 from lingbot_triton.world.memory import charged_bytes, session_bytes
-from lingbot_triton.world.schedule import COMMIT_TIMESTEP, Noise, Schedule, clean, renoise
-
-
-@dataclass
-class DenoiseState:
-    """One session: its caches, its camera, its random streams."""
-
-    options: SessionOptions
-    geometry: Geometry
-    schedule: Schedule
-    modulations: dict[int, Modulation]
-    """By timestep: those of the schedule and the commit's."""
-    caches: SessionCaches
-    camera: Camera
-    directions: torch.Tensor
-    stream: Noise
-    sample: torch.Tensor
-    """Network input [36, n, h, w]: 16 channels that are denoised, then the condition."""
-    noise: list[torch.Tensor] = field(default_factory=list)
-    last_pose: Poses | None = None
-    chunk_index: int = 0
-    uncommitted: bool = False
-    reserved: int = 0
-    """Bytes of the memory budget that the session was promised."""
+from lingbot_triton.world.schedule import COMMIT_TIMESTEP, clean, renoise
 
 
 class DenoiseStage:
@@ -160,7 +133,14 @@ class DenoiseStage:
             self.budget.limit = measure(self.device)
         self.budget.take(needed)
         try:
-            state = self._open(arrays, options, geometry, frames)
+            state = open_state(
+                self.network,
+                to_device(arrays["context"], self.device),
+                options,
+                geometry,
+                frames,
+                self.preset.step_indices,
+            )
         except BaseException as error:
             self.budget.give_back(needed)
             if ran_out(error):
@@ -171,46 +151,6 @@ class DenoiseStage:
                 ) from None
             raise
         state.reserved = needed
-        return state
-
-    def _open(
-        self, arrays: Arrays, options: SessionOptions, geometry: Geometry, chunk_frames: int
-    ) -> DenoiseState:
-        config = self.network.config
-        context = to_device(arrays["context"], self.device)
-        if (
-            context.ndim != 2
-            or context.shape[0] > config.text_len
-            or context.shape[1] != config.text_dim
-        ):
-            raise BadRequest(
-                f"the context is {list(context.shape)}; it must be [at most {config.text_len}, "
-                f"{config.text_dim}]"
-            )
-        height, width = geometry.latent
-        grid = (chunk_frames, height // PATCH, width // PATCH)
-        schedule = Schedule.shifted(options.shift, self.preset.step_indices)
-        state = DenoiseState(
-            options=options,
-            geometry=geometry,
-            schedule=schedule,
-            modulations={
-                timestep: self.network.modulation(timestep)
-                for timestep in (*schedule.timesteps, COMMIT_TIMESTEP)
-            },
-            caches=self.network.open(
-                context, self._allocate(options, geometry, chunk_frames), grid
-            ),
-            camera=Camera(chunk_frames),
-            directions=rays(
-                pixel_intrinsics(options.intrinsics, options.intrinsics_size, geometry),
-                geometry,
-                self.device,
-            ),
-            stream=Noise(options.seed, len(schedule.timesteps)),
-            sample=torch.zeros(config.in_dim, chunk_frames, height, width, device=self.device),
-        )
-        self._draw(state)
         return state
 
     @torch.inference_mode()
@@ -230,7 +170,7 @@ class DenoiseStage:
                 + ("not committed" if state.uncommitted else "next")
             )
         keys = str(parameters.get("keys", ""))
-        relative = self._follow(state, arrays.get("poses"), keys)
+        relative = state.follow(arrays.get("poses"), keys)
         network, config = self.network, self.network.config
         state.sample[config.out_dim :] = to_device(arrays["condition"], self.device)
         state.uncommitted = True
@@ -277,7 +217,7 @@ class DenoiseStage:
         if not state.uncommitted:
             raise RuntimeError(f"commit, but chunk {state.chunk_index} was not denoised yet")
         self.network.commit(state.sample, state.modulations[COMMIT_TIMESTEP], state.caches)
-        self._draw(state)
+        state.draw_noise()
         state.chunk_index += 1
         state.uncommitted = False
         synchronize(self.device)  # who waits for the commit, and times it, waits for what it does
@@ -289,33 +229,3 @@ class DenoiseStage:
         state.caches.release()
         state.modulations.clear()
         state.noise.clear()
-
-    def _allocate(self, options: SessionOptions, geometry: Geometry, chunk_frames: int) -> KVCache:
-        config = self.network.config
-        return KVCache(
-            layers=config.num_layers,
-            frames=options.cache_latent_frames(chunk_frames),
-            tokens_per_frame=geometry.tokens_per_frame,
-            heads=config.num_heads,
-            head_dim=config.head_dim,
-            dtype=self.network.dtype,
-            device=self.device,
-            rolling=options.endless,
-            sink_frames=options.kv_sink_frames,
-        )
-
-    def _draw(self, state: DenoiseState) -> None:
-        state.noise = state.stream.draw(
-            tuple(state.sample[: self.network.config.out_dim].shape), self.device
-        )
-
-    @staticmethod
-    def _follow(state: DenoiseState, given: NDArray[Any] | None, keys: str) -> Poses:
-        """Move the camera; the chunk's poses relative to one another, scaled."""
-        if given is None:
-            poses = state.camera.follow_keys(keys, state.options)
-        else:
-            poses = state.camera.follow_poses(given)
-        relative = relative_poses(poses, state.last_pose, state.options.translation_scale)
-        state.last_pose = poses[-1]
-        return relative
