@@ -14,17 +14,13 @@ from typing import Any
 
 import torch
 
-from lingbot_tools.gpu_check import golden, sessions, timing, vae, variants
-from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, random_network
+from lingbot_tools.gpu_check import golden, sessions, vae, variants
+from lingbot_tools.gpu_check.cases import CHUNK, FULL, SMALL, Case, random_network
 from lingbot_tools.gpu_check.report import table
-from lingbot_tools.gpu_check.timing import peak
+from lingbot_tools.gpu_check.timing import memory_bytes, peak
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage
-from lingbot_triton.stages.denoise_state import DenoiseState
-from lingbot_triton.world.family import WORLD_FAST
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 _GOLDEN_LIMITS = {"float32": 1e-3, "bfloat16": 2e-2}
 """How far latents may be off, relative to their norm."""
@@ -69,14 +65,17 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
         "peak_flops": peak(device_name(device)),
         "left_out": [],
         "problems": [],
-        "vae": {},
+        "sessions": {},
+        "attention": [],
+        "chunks": [],
     }
     _denoise(report, case, device, dtype)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    for vae_dtype in (torch.float32, torch.bfloat16):
-        measured = vae.measure(case, device, vae_dtype)
-        report["vae"][measured["dtype"]] = measured
+    report["vae"] = {
+        str(vae_dtype).removeprefix("torch."): vae.measure(case, device, vae_dtype)
+        for vae_dtype in (torch.float32, torch.bfloat16)
+    }
     _golden(report, device)
     report["seconds"] = round(time.monotonic() - started, 1)
     return report
@@ -84,67 +83,29 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
 
 def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: torch.dtype) -> None:
     network = random_network(case.config, device, dtype)
-    timing.reset_peak(device)
     stage = DenoiseStage(network, device)
-    rolling, full = case.rolling, case.full
-    state = sessions.open_session(stage, case, rolling)
-    played = sessions.play(stage, state, case, case.rolling_chunks)
-    report["sessions"] = {"window15+sink3": _summary(report, stage, state, case, played)}
-    grown = sessions.growth(played)
-    if grown > _GROWTH_LIMITS[device.type]:
-        report["problems"].append(f"memory grew by {grown} bytes in {len(played)} chunks")
-    report["variants"] = variants.measure(stage, state, case)
-    _host_waits(report, stage, state, case)
-    stage.close(state)
-    state = sessions.open_session(stage, case, full)
-    ended = sessions.play(stage, state, case, full.chunk_count)
-    report["sessions"]["full"] = _summary(report, stage, state, case, ended)
-    stage.close(state)
-    windows = [options.cache_latent_frames(CHUNK) for options in (rolling, full)]
-    rows = (variants.measure_attention(stage, case, frames) for frames in windows)
-    report["attention"] = [row for window in rows for row in window]
+    weights = sum(weight.nbytes for weight in network.parameters())
+    for name, options, chunks in (
+        ("window15+sink3", case.rolling, case.rolling_chunks),
+        ("full", case.full, case.full.chunk_count),
+    ):
+        state = sessions.open_session(stage, case, options)
+        played = sessions.play(stage, state, case, chunks)
+        operations = sessions.operations(stage, state, case)
+        report["sessions"][name] = sessions.summarize(played, operations, report["peak_flops"])
+        report["chunks"] += [asdict(chunk) for chunk in played]
+        if options is case.rolling:
+            grown = sessions.growth(played)
+            report["memory"] = {"weights_bytes": weights, "growth_bytes": grown, "chunks": chunks}
+            if grown > _GROWTH_LIMITS[device.type]:
+                report["problems"].append(f"memory grew by {grown} bytes in {chunks} chunks")
+            report["variants"] = variants.measure(stage, state, case)
+        stage.close(state)
+        frames = options.cache_latent_frames(CHUNK)
+        report["attention"] += variants.measure_attention(stage, case, frames)
+    report["memory"]["peak_bytes"] = memory_bytes(device)[1]
     problem = variants.backends(stage)[1]
     report["left_out"] += [] if problem is None else [problem]
-    report["memory"] = {
-        "weights_bytes": sum(weight.nbytes for weight in network.parameters()),
-        "peak_bytes": timing.peak_bytes(device),
-        "growth_bytes": grown,
-        "chunks": len(played),
-    }
-    report["chunks"] = [asdict(chunk) for chunk in (*played, *ended)]
-
-
-def _summary(
-    report: dict[str, Any],
-    stage: DenoiseStage,
-    state: DenoiseState,
-    case: Case,
-    played: list[sessions.Chunk],
-) -> dict[str, Any]:
-    operations = sessions.operations(stage, state, case)
-    return sessions.summarize(played, operations, report["peak_flops"])
-
-
-@torch.inference_mode()
-def _host_waits(
-    report: dict[str, Any], stage: DenoiseStage, state: DenoiseState, case: Case
-) -> None:
-    """A chunk's passes must give the GPU work without ever waiting for it."""
-    if stage.device.type != "cuda":
-        report["left_out"].append("waits of the host for the GPU: there is none")
-        return
-    control, network = sessions.random_control(stage, case), stage.network
-    modulation = next(iter(state.modulations.values()))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        network.begin_chunk(state.caches)
-        network.embed_control(state.caches, control)
-        network(state.sample, modulation, state.caches)
-        network.commit(state.sample, modulation, state.caches)
-    except RuntimeError as error:
-        report["problems"].append(f"the host waits for the GPU within a chunk: {error}")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def _golden(report: dict[str, Any], device: torch.device) -> None:

@@ -9,7 +9,10 @@ import torch
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import WorldTransformer, dtype_of
+from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import Geometry
+
+CHUNK = WORLD_FAST.chunk_latent_frames
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lingbot_tools.gpu_check.cases import Case
-from lingbot_tools.gpu_check.timing import allocated_bytes, count_operations, timed
+from lingbot_tools.gpu_check.cases import CHUNK, Case
+from lingbot_tools.gpu_check.timing import count_operations, memory_bytes, timed
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.denoise_state import DenoiseState
-from lingbot_triton.world.family import WORLD_FAST
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 _CONTEXT_TOKENS = 64
 
@@ -69,7 +66,7 @@ def play(stage: DenoiseStage, state: DenoiseState, case: Case, chunks: int) -> l
             tuple(round(float(step), 3) for step in out["step_ms"]),
             round(timed(lambda: stage.commit(state)), 3),
             round(latent_ms, 3),
-            allocated_bytes(stage.device),
+            memory_bytes(stage.device)[0],
         )
         played.append(chunk)
     return played
@@ -99,14 +96,13 @@ def summarize(
 
     # A chunk's first step includes reading its control.
     later = [ms for chunk in alike for ms in (chunk.step_ms[1:] or chunk.step_ms)]
-    measured = {
+    measured: dict[str, Any] = {
         "visible_frames": chunks[-1].visible_frames,
         "chunks_measured": len(alike),
-        "control_ms": median([chunk.control_ms for chunk in alike]),
         "step_ms": median(later),
-        "commit_ms": median([chunk.commit_ms for chunk in alike]),
-        "latent_ms": median([chunk.latent_ms for chunk in alike]),
     }
+    for name in ("control_ms", "commit_ms", "latent_ms"):
+        measured[name] = median([getattr(chunk, name) for chunk in alike])
     shares = {
         name: round(count / (measured[f"{name}_ms"] / 1000) / peak, 4) if peak else None
         for name, count in operations.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,20 +53,9 @@ def count_operations(device: torch.device, work: Callable[[], Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def allocated_bytes(device: torch.device) -> int:
-    """What tensors take of a GPU's memory; of main memory, what the process takes."""
+def memory_bytes(device: torch.device) -> tuple[int, int]:
+    """What tensors take of a GPU's memory, and the most they took; twice that on a CPU."""
     if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def peak_bytes(device: torch.device) -> int:
-    """The most since `reset_peak`; of main memory, since the process began."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return most, most

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lingbot_tools.gpu_check.cases import Case
+from lingbot_tools.gpu_check.cases import CHUNK, Case
 from lingbot_tools.gpu_check.sessions import random_control
 from lingbot_tools.gpu_check.timing import mean_ms
 from lingbot_triton.stages.denoise import DenoiseStage
@@ -19,13 +19,9 @@ from lingbot_triton.stages.denoise_state import DenoiseState
 from lingbot_triton.world.attention import SDPA, Backend, attend, choose
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.errors import AttentionError
-from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.kernels import Kernels
 from lingbot_triton.world.schedule import COMMIT_TIMESTEP
 
-CHUNK = WORLD_FAST.chunk_latent_frames
-
-Attention = Callable[..., torch.Tensor]
 _TORCH_BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
 
 
@@ -39,60 +35,45 @@ def backends(stage: DenoiseStage) -> tuple[list[Backend], str | None]:
     return [SDPA, sage], None
 
 
-@contextmanager
-def computing_with(network: WorldTransformer, kernels: Kernels) -> Iterator[None]:
-    """Give the network other kernels for a while."""
-    modules: list[Any] = [module for module in network.modules() if hasattr(module, "kernels")]
-    before = network.kernels
-    try:
-        for module in modules:
-            module.kernels = kernels
-        yield
-    finally:
-        for module in modules:
-            module.kernels = before
+def compute_with(network: WorldTransformer, kernels: Kernels) -> None:
+    """Give the network these kernels."""
+    for module in network.modules():
+        if hasattr(module, "kernels"):
+            setattr(module, "kernels", kernels)  # noqa: B010
 
 
 @torch.inference_mode()
 def measure(stage: DenoiseStage, state: DenoiseState, case: Case) -> list[dict[str, Any]]:
     """A pass and a commit of a session whose window is full, in every way there is."""
-    network, control = stage.network, random_control(stage, case)
-    modulation = next(iter(state.modulations.values()))
-    commit = _commit(network, state, control)
-    rows: list[dict[str, Any]] = []
-    plain: torch.Tensor | None = None
-    for backend in backends(stage)[0]:
-        for kernels in (Kernels(backend), Kernels.compile(backend, case.compile_backend)):
-            with computing_with(network, kernels):
-                started = perf_counter()
-                network.embed_control(state.caches, control)
-                flow = network(state.sample, modulation, state.caches).cpu()
-                first_seconds = perf_counter() - started
-                plain = flow if plain is None else plain
-                step = partial(network, state.sample, modulation, state.caches)
-                row = {
-                    "attention": backend.name,
-                    "compiled": kernels.compiled,
-                    "first_pass_seconds": round(first_seconds, 2),
-                    "step_ms": mean_ms(step, case.repeats),
-                    "commit_ms": mean_ms(commit, case.repeats),
-                    "difference": _difference(flow, plain),
-                }
-                rows.append(row)
-    return rows
-
-
-def _commit(
-    network: WorldTransformer, state: DenoiseState, control: torch.Tensor
-) -> Callable[[], None]:
-    """A commit that can be repeated: it lets go of the chunk's camera."""
+    network, control, before = stage.network, random_control(stage, case), stage.network.kernels
+    step = partial(network, state.sample, next(iter(state.modulations.values())), state.caches)
 
     def commit() -> None:
         camera = list(state.caches.camera)
         network.commit(state.sample, state.modulations[COMMIT_TIMESTEP], state.caches)
-        state.caches.camera = camera
+        state.caches.camera = camera  # the commit lets go of it
 
-    return commit
+    rows: list[dict[str, Any]] = []
+    plain: torch.Tensor | None = None
+    for backend in backends(stage)[0]:
+        for kernels in (Kernels(backend), Kernels.compile(backend, case.compile_backend)):
+            compute_with(network, kernels)
+            started = perf_counter()
+            network.embed_control(state.caches, control)
+            flow = step().cpu()
+            first_seconds = perf_counter() - started
+            plain = flow if plain is None else plain
+            row = {
+                "attention": backend.name,
+                "compiled": kernels.compiled,
+                "first_pass_seconds": round(first_seconds, 2),
+                "step_ms": mean_ms(step, case.repeats),
+                "commit_ms": mean_ms(commit, case.repeats),
+                "difference": _difference(flow, plain),
+            }
+            rows.append(row)
+    compute_with(network, before)
+    return rows
 
 
 @torch.inference_mode()
@@ -106,22 +87,23 @@ def measure_attention(stage: DenoiseStage, case: Case, frames: int) -> list[dict
     )
     expected = attend(query, keys, values).float()
     tflop = 4 * len(query) * len(keys) * config.dim / 1e12
-
-    def row(name: str, call: Attention, within: AbstractContextManager[Any]) -> dict[str, Any]:
-        result: dict[str, Any] = {"attention": name, "frames": frames}
-        try:
-            with within:
-                out = call(query, keys, values).float()
-                ms = mean_ms(lambda: call(query, keys, values), case.repeats)
-        except RuntimeError as error:
-            return result | {"problem": str(error).splitlines()[0]}
-        speed = round(tflop / (ms / 1000), 3)
-        return result | {"ms": ms, "tflops": speed, "difference": _difference(out, expected)}
-
-    rows = [row(backend.name, backend.attend, nullcontext()) for backend in backends(stage)[0]]
+    ways: list[tuple[str, Callable[..., torch.Tensor], AbstractContextManager[None]]] = [
+        (backend.name, backend.attend, nullcontext()) for backend in backends(stage)[0]
+    ]
     if stage.device.type == "cuda":
         for name in _TORCH_BACKENDS:
-            rows.append(row(f"sdpa {name}", attend, sdpa_kernel([getattr(SDPBackend, name)])))
+            ways.append((f"sdpa {name}", attend, sdpa_kernel([getattr(SDPBackend, name)])))
+    rows: list[dict[str, Any]] = []
+    for name, call, within in ways:
+        row: dict[str, Any] = {"attention": name, "frames": frames}
+        try:
+            with within:
+                row["difference"] = _difference(call(query, keys, values).float(), expected)
+                row["ms"] = mean_ms(partial(call, query, keys, values), case.repeats)
+            row["tflops"] = round(tflop / (row["ms"] / 1000), 3)
+        except RuntimeError as error:
+            row["problem"] = str(error).splitlines()[0]
+        rows.append(row)
     return rows
 
 

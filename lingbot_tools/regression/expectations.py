@@ -28,9 +28,10 @@ CHUNK = WORLD_FAST.chunk_latent_frames
 Tensors = dict[str, NDArray[Any]]
 
 _VARIANT = re.compile(
-    r"session(?:_full)?(?:_window(?P<window>\d+)_sink(?P<sink>\d+))?(?:_seed(?P<seed>\d+))?"
-    r"(?:_shift(?P<shift>\d+(?:\.\d+)?))?(?:_prompt(?P<prompt>\d+))?"
+    r"session(?:_full)?(?:_window(?P<kv_window_frames>\d+)_sink(?P<kv_sink_frames>\d+))?"
+    r"(?:_seed(?P<seed>\d+))?(?:_shift(?P<shift>\d+(?:\.\d+)?))?(?:_prompt(?P<prompt>\d+))?"
 )
+"""The groups but the last are options of a session."""
 
 
 class ExpectationError(ValueError):
@@ -122,30 +123,27 @@ class Expectations:
         """The variants there are files for, the full session first; names of unknown files."""
         known, unknown = [], []
         for path in sorted(self.folder.glob("session_*.safetensors")):
-            match = _VARIANT.fullmatch(path.stem)
-            if match is None:
-                unknown.append(path.name)
-            else:
+            if match := _VARIANT.fullmatch(path.stem):
                 known.append(self._variant(path.stem, match))
+            else:
+                unknown.append(path.name)
         return sorted(known, key=lambda variant: variant.file != "session_full"), unknown
 
     def _variant(self, stem: str, match: re.Match[str]) -> Variant:
-        options, prompt = self.options, self.full.prompt
-        if match["window"]:
-            window, sink = int(match["window"]), int(match["sink"])
-            options = options.replace(kv_window_frames=window, kv_sink_frames=sink)
-        if match["seed"]:
-            options = options.replace(seed=int(match["seed"]))
-        if match["shift"]:
-            options = options.replace(shift=float(match["shift"]))
-        if match["prompt"]:
-            prompts, index = self.json("text_prompts") or [], int(match["prompt"])
+        changes: dict[str, Any] = {
+            name: float(number) if name == "shift" else int(number)
+            for name, number in match.groupdict().items()
+            if number
+        }
+        prompt, index = self.full.prompt, changes.pop("prompt", None)
+        if index is not None:
+            prompts = self.json("text_prompts") or []
             if index >= len(prompts):
                 raise ExpectationError(
                     f"{stem} needs prompt {index}; text_prompts.json has {len(prompts)}"
                 )
             prompt = str(prompts[index])
-        return Variant(stem, options, prompt)
+        return Variant(stem, self.options.replace(**changes), prompt)
 
 
 def _read_json(path: Path) -> Any:

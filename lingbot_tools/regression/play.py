@@ -64,14 +64,12 @@ def play(
             for piece in np.split(out["latent"], pieces, axis=1):
                 frames.append(decode.step(decoder, {"latent": piece}, {})["frames"])
         denoise.commit(state)
-    last_keys = _last_keys(state) if isinstance(state, DenoiseState) else None
+    last_keys = None
+    if isinstance(state, DenoiseState):
+        cache = state.caches.frames
+        last_keys = cache.ordered_keys(len(cache.keys) - 1).float().cpu().numpy()
     denoise.close(state)
     if decode:
         decode.close(decoder)
     shown = np.concatenate(frames) if decode else np.empty((0, 0, 0, 3), np.uint8)
     return Played(np.concatenate(latents, axis=1), flows, last_keys, shown)
-
-
-def _last_keys(state: DenoiseState) -> NDArray[Any]:
-    frames = state.caches.frames
-    return frames.ordered_keys(len(frames.keys) - 1).float().cpu().numpy()

@@ -6,24 +6,72 @@ too, and prompts, conditions, flows and latents are compared as Triton passes th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
+import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lingbot_client import WorldClient
+import tritonclient.grpc as grpcclient
+from lingbot_client import SyncWorldClient
 from numpy.typing import NDArray
 from PIL import Image
+from tritonclient.utils import np_to_triton_dtype
 
-from lingbot_tools.regression.compare import compare_contexts, compare_session
+from lingbot_tools.regression.compare import compare_session, compare_text
 from lingbot_tools.regression.expectations import ExpectationError, Expectations, Variant
 from lingbot_tools.regression.play import conditions_of, play
-from lingbot_tools.regression.remote import remote_stages
 from lingbot_tools.regression.report import Report
+from lingbot_triton import protocol
+from lingbot_triton.stage import CONTEXT, STAGES
+from lingbot_triton.stages import Arrays, Parameters
 from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.geometry import Geometry
+
+
+@dataclass
+class RemoteStage:
+    """A worker model of a server, called as the stages are; a session's state is its sequence id.
+
+    Calls raise InferenceServerException with the model's words.
+    """
+
+    client: Any
+    model: str
+    secret: str
+
+    def _call(self, arrays: Arrays, parameters: Parameters, **sequence: Any) -> Arrays:
+        inputs = []
+        for name, array in arrays.items():
+            tensor = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+            tensor.set_data_from_numpy(np.ascontiguousarray(array))
+            inputs.append(tensor)
+        parameters = {**parameters, protocol.SECRET: self.secret}
+        result = self.client.infer(self.model, inputs, parameters=parameters, **sequence)
+        names = [output.name for output in result.get_response().outputs]
+        return {name: result.as_numpy(name) for name in names}
+
+    def encode(self, prompt: str) -> NDArray[Any]:
+        """Of `prompt` only."""
+        array = np.array([prompt.encode()], dtype=object)
+        return self._call({protocol.PROMPT.name: array}, {})[CONTEXT.name]
+
+    def open(self, arrays: Arrays, parameters: Parameters) -> str:
+        state = uuid.uuid4().hex
+        opening = {**parameters, "op": "open"}
+        self._call(arrays, opening, sequence_id=state, sequence_start=True)
+        return state
+
+    def step(self, state: str, arrays: Arrays, parameters: Parameters) -> Arrays:
+        return self._call(arrays, {**parameters, "op": "step"}, sequence_id=state)
+
+    def commit(self, state: str) -> None:
+        self._call({}, {"op": "commit"}, sequence_id=state)
+
+    def close(self, state: str) -> None:
+        self._call({}, {"op": "close"}, sequence_id=state, sequence_end=True)
 
 
 def play_on_server(url: str, expected: Path, secret: str | None = None) -> Report:
@@ -32,37 +80,39 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
     Raises ExpectationError for the folder, and the client's exceptions for the server.
     """
     expectations = Expectations.load(expected)
-    report = Report("(the server's)", str(expected), f"server {url}")
-    variants, unknown = expectations.variants()
-    report.not_compared += unknown
+    report = Report(f"server {url}")
+    variants, report.not_compared = expectations.variants()
     report.not_compared.append("token ids, schedule and controls: they never leave the stages")
-    asyncio.run(_compare_frames(report, url, expectations, variants))
+    with SyncWorldClient(url) as client:
+        for variant in variants:
+            frames = (expectations.tensors(variant.file) or {}).get("frames_u8")
+            if frames is None:
+                report.not_compared.append(f"{variant.file}.frames")
+                continue
+            mine, again = (_frames(client, expectations, variant) for _ in range(2))
+            report.compare(f"{variant.file}.frames", "frames", mine, frames)
+            report.compare_repeat(mine, again)
     if secret is None:
         what = "contexts, conditions, flows and latents"
         report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
-        return report.finish()
-    with remote_stages(url, secret) as (prompt, condition, denoise, decode):
-        compare_contexts(report, prompt.encode, expectations)
+    else:
+        _compare_workers(report, url, secret, expectations, variants)
+    return report
+
+
+def _compare_workers(
+    report: Report, url: str, secret: str, expectations: Expectations, variants: list[Variant]
+) -> None:
+    with grpcclient.InferenceServerClient(url) as client:
+        prompt, condition, denoise, decode = (
+            RemoteStage(client, stage.name, secret) for stage in STAGES
+        )
+        compare_text(report, expectations, prompt.encode)
         conditions = conditions_of(condition, expectations)
         for variant in variants:
             context = prompt.encode(variant.prompt)
             played = play(denoise, expectations, variant.options, context, conditions, decode)
             compare_session(report, expectations, variant, played, conditions)
-    return report.finish()
-
-
-async def _compare_frames(
-    report: Report, url: str, expectations: Expectations, variants: list[Variant]
-) -> None:
-    async with WorldClient(url) as client:
-        for variant in variants:
-            expected = (expectations.tensors(variant.file) or {}).get("frames_u8")
-            if expected is None:
-                report.not_compared.append(f"{variant.file}.frames")
-                continue
-            frames = await _frames(client, expectations, variant)
-            report.compare_frames(f"{variant.file}.frames", frames, expected)
-            report.compare_repeat(frames, await _frames(client, expectations, variant))
 
 
 def area_for(geometry: Geometry, picture: bytes) -> int:
@@ -83,16 +133,14 @@ def area_for(geometry: Geometry, picture: bytes) -> int:
     )
 
 
-async def _frames(
-    client: WorldClient, expectations: Expectations, variant: Variant
-) -> NDArray[Any]:
+def _frames(client: SyncWorldClient, expectations: Expectations, variant: Variant) -> NDArray[Any]:
     """The session's frames through the orchestrator, [n, H, W, 3]."""
     picture = expectations.picture_file.read_bytes()
     options = variant.options.differing()
     options["max_area"] = area_for(expectations.geometry, picture)
-    async with client.open_session(picture, variant.prompt, **options) as session:
-        frames = []
+    frames = []
+    with client.open_session(picture, variant.prompt, **options) as session:
         for keys in expectations.keys:
-            await session.send(keys)
-            frames.append((await session.next_chunk()).frames)
+            session.send(keys)
+            frames.append(session.next_chunk().frames)
     return np.concatenate(frames)

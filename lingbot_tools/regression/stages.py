@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lingbot_tools.regression.compare import compare_contexts, compare_session
-from lingbot_tools.regression.controls import compare_controls
+from lingbot_tools.regression.compare import (
+    compare_controls,
+    compare_schedule,
+    compare_session,
+    compare_text,
+)
 from lingbot_tools.regression.expectations import CHUNK, ExpectationError, Expectations
 from lingbot_tools.regression.play import conditions_of, play
 from lingbot_tools.regression.report import Report
-from lingbot_triton.presets import FAST
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.condition import ConditionStage
 from lingbot_triton.stages.decode import DecodeStage
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.prompt import PromptStage
-from lingbot_triton.world.schedule import Schedule
 
 
 @dataclass
@@ -54,13 +57,15 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
         raise ExpectationError(
             f"{expected} is of control type {expected_kind}, {checkpoint} {kind}"
         )
-    report = Report(str(checkpoint), str(expected), "stages")
-    _compare_text(report, stages, expectations)
-    _compare_schedule(report, expectations)
+    report = Report("stages")
+    compare_text(report, expectations, stages.prompt.encode, stages.prompt.encoder.tokenize)
+    compare_schedule(report, expectations)
     compare_controls(report, expectations, kind)
     _compare_long_condition(report, stages, expectations)
     _compare_sessions(report, stages, expectations)
-    return report.finish()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report.measures["peak_memory_bytes"] = peak
+    return report
 
 
 def _compare_sessions(report: Report, stages: Stages, expectations: Expectations) -> None:
@@ -80,31 +85,6 @@ def _compare_sessions(report: Report, stages: Stages, expectations: Expectations
             again = play(*session, pieces=1)
             same = np.array_equal(again.latents, played.latents)
             report.compare_repeat(played.frames, again.frames, same_latents=same)
-
-
-def _compare_text(report: Report, stages: Stages, expectations: Expectations) -> None:
-    prompts, tensors = expectations.json("text_prompts"), expectations.tensors("text")
-    if prompts is None or tensors is None:
-        report.not_compared.append("text.safetensors")
-        return
-    for index, prompt in enumerate(prompts):
-        if f"ids_{index}" in tensors:
-            ids = np.array(stages.prompt.encoder.tokenize(prompt))
-            report.compare(f"text.ids_{index}", "ids", ids, tensors[f"ids_{index}"])
-    compare_contexts(report, stages.prompt.encode, expectations)
-
-
-def _compare_schedule(report: Report, expectations: Expectations) -> None:
-    schedules = expectations.json("schedule")
-    if schedules is None:
-        report.not_compared.append("schedule.json")
-        return
-    for shift, expected in schedules.items():
-        mine = Schedule.shifted(float(shift), FAST.step_indices)
-        values = {"indices": FAST.step_indices, "timesteps": mine.timesteps, "sigmas": mine.sigmas}
-        for name, value in values.items():
-            label = f"schedule.{shift}.{name}"
-            report.compare(label, "schedule", np.array(value), np.array(expected[name]))
 
 
 def _compare_long_condition(report: Report, stages: Stages, expectations: Expectations) -> None:
