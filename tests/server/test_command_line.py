@@ -11,9 +11,9 @@ from pathlib import Path
 import av
 from PIL import Image
 
-from lingbot_triton.triton.server import SHARED_MEMORY
 from lingbot_triton.triton.system import port_is_free
 from tests.server.conftest import StartServer
+from tests.server.workers import orphaned_regions
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_play_writes_what_the_server_sends(shared_server: StartServer, tmp_path:
 
 
 def test_the_demo_plays_on_a_server_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
-    before = set(SHARED_MEMORY.glob("lingbot-*"))  # other programs use the folder, too
+    before = orphaned_regions()
     command = [sys.executable, "-m", "lingbot_tools.demo", "--chunks=2", f"--out={tmp_path}"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -57,7 +57,7 @@ def test_the_demo_plays_on_a_server_of_its_own_and_leaves_nothing(tmp_path: Path
     assert grpc is not None
     host, _, port = grpc[1].rpartition(":")
     assert port_is_free(host, int(port))
-    assert not {path for path in set(SHARED_MEMORY.glob("lingbot-*")) - before if path.exists()}
+    assert orphaned_regions() <= before
 
 
 def test_info_names_the_models(shared_server: StartServer) -> None:

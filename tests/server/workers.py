@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from click.testing import CliRunner
 from lingbot_client import WorldClient, WorldSession, errors
 
 from lingbot_triton.triton import render
 from lingbot_triton.triton.scrape import scrape
-from lingbot_triton.triton.server import ServerProcess
+from lingbot_triton.triton.server import SHARED_MEMORY, ServerProcess
 from lingbot_triton.triton.system import command_line
 from tests.server.play import eventually, play
 from tests.server.stopwatch import machine_seconds
@@ -122,3 +123,23 @@ async def serves_again(grpc: str, seconds: float = 180.0) -> float:
             assert len(chunk.frames) == 9
             return time.monotonic() - started
     raise AssertionError(f"after {seconds} s still: {last}")
+
+
+def orphaned_regions() -> set[str]:
+    """Names of shared-memory regions of servers that live no more; other tests' servers do."""
+    living = _region_prefixes()
+    regions = {path.name for path in SHARED_MEMORY.glob("lingbot-*")}
+    living |= _region_prefixes()  # a server may have started meanwhile
+    orphans = {name for name in regions if not name.startswith(tuple(living))}
+    return {name for name in orphans if (SHARED_MEMORY / name).exists()}
+
+
+def _region_prefixes() -> set[str]:
+    """What the names of living servers' regions start with."""
+    prefixes = set()
+    for process in psutil.process_iter(["cmdline"]):
+        for argument in process.info["cmdline"] or ():
+            _, found, prefix = argument.partition("shm-region-prefix-name=")
+            if found:
+                prefixes.add(prefix)
+    return prefixes

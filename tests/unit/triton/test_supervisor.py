@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -17,7 +18,7 @@ from lingbot_triton.triton.supervisor import RESTART_DELAYS, SILENCE_SECONDS, ST
 READY, LOST, NEVER_READY, INTERRUPTED = "ready", "lost", "never ready", "interrupted"
 
 
-class House:
+class Lives:
     """Servers that live for given times and end in given ways, on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: tuple[str, float]) -> None:
@@ -27,8 +28,9 @@ class House:
         self.slept: list[float] = []
         monkeypatch.setattr(supervisor, "foreground", self.foreground)
         monkeypatch.setattr(supervisor, "watch", self.watch)
-        monkeypatch.setattr(supervisor.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(supervisor.time, "sleep", self.slept.append)
+        # The supervisor's own name for the module: other threads use the real one.
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.slept.append)
+        monkeypatch.setattr(supervisor, "time", clock)
 
     @contextmanager
     def foreground(self, config: ServerConfig) -> Iterator[ServerProcess]:
@@ -48,46 +50,46 @@ class House:
 
 
 def test_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, (INTERRUPTED, 5))
-    house.keep_serving(KeyboardInterrupt)
-    assert (len(house.told), house.slept) == (1, [])
+    story = Lives(monkeypatch, (INTERRUPTED, 5))
+    story.keep_serving(KeyboardInterrupt)
+    assert (len(story.told), story.slept) == (1, [])
 
 
 def test_a_lost_server_is_started_again_at_the_same_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(monkeypatch, (LOST, 5), (LOST, 5), (INTERRUPTED, 5))
-    house.keep_serving(KeyboardInterrupt)
-    assert house.slept == list(RESTART_DELAYS[:2])
-    assert len({(server.grpc, server.http, server.metrics) for server in house.told}) == 1
-    assert len({server.secret for server in house.told}) == 3
+    story = Lives(monkeypatch, (LOST, 5), (LOST, 5), (INTERRUPTED, 5))
+    story.keep_serving(KeyboardInterrupt)
+    assert story.slept == list(RESTART_DELAYS[:2])
+    assert len({(server.grpc, server.http, server.metrics) for server in story.told}) == 1
+    assert len({server.secret for server in story.told}) == 3
 
 
 def test_a_server_that_is_lost_again_and_again_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(monkeypatch, *[(LOST, 5)] * 20)
-    house.keep_serving(ServerError)
-    assert house.slept == list(RESTART_DELAYS)
+    story = Lives(monkeypatch, *[(LOST, 5)] * 20)
+    story.keep_serving(ServerError)
+    assert story.slept == list(RESTART_DELAYS)
 
 
 def test_a_server_that_served_long_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = [(LOST, 5), (LOST, STABLE_SECONDS + 1), (INTERRUPTED, 5)]
-    house = House(monkeypatch, *lives)
-    house.keep_serving(KeyboardInterrupt)
-    assert house.slept == [RESTART_DELAYS[0]] * 2
+    story = Lives(monkeypatch, *lives)
+    story.keep_serving(KeyboardInterrupt)
+    assert story.slept == [RESTART_DELAYS[0]] * 2
 
 
 def test_a_first_start_that_fails_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, (NEVER_READY, 0))
-    house.keep_serving(ServerError)
-    assert house.slept == []
+    story = Lives(monkeypatch, (NEVER_READY, 0))
+    story.keep_serving(ServerError)
+    assert story.slept == []
 
 
 def test_a_later_start_that_fails_counts_as_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, (LOST, 5), (NEVER_READY, 0), (INTERRUPTED, 5))
-    house.keep_serving(KeyboardInterrupt)
-    assert house.slept == list(RESTART_DELAYS[:2])
+    story = Lives(monkeypatch, (LOST, 5), (NEVER_READY, 0), (INTERRUPTED, 5))
+    story.keep_serving(KeyboardInterrupt)
+    assert story.slept == list(RESTART_DELAYS[:2])
 
 
 class Watched:
@@ -125,8 +127,7 @@ def _watch(monkeypatch: pytest.MonkeyPatch, server: Any, answers: bool) -> float
     def probing(server: Any) -> Iterator[Any]:
         yield lambda: now if answers else 0.0
 
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
-    monkeypatch.setattr(supervisor.time, "sleep", sleep)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     monkeypatch.setattr(supervisor, "probing", probing)
     try:
         supervisor.watch(server)
