@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lingbot_client import protocol
 from lingbot_client.errors import Cancelled, Disconnected, NoSession, WorldError
-from lingbot_client.protocol import Response
+from lingbot_client.protocol import CLOSED, READY, Response
+from lingbot_client.protocol import FRAMES_PART as FRAMES
 
 from lingbot_triton.simulated.marks import Mark, read_mark
-
-FRAMES, READY, CLOSED = protocol.FRAMES_PART, protocol.READY, protocol.CLOSED
 
 DROPPED, NO_SEQUENCE, LEFT = "DROPPED", "NO_SEQUENCE", "LEFT"
 """What stands for a response where the orchestrator sent none: the scheduler dropped the request,
 it refused the request since it knows no such sequence, or the client itself did not wait."""
 
-UNANSWERED = "UNANSWERED"
 FAILURES = ("SESSION_FAILED", "STAGE_FAILED", "STAGE_TIMEOUT", "NO_SESSION", NO_SEQUENCE)
 """Statuses that a session may get, from some request on, after a worker died."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Frames that came together; the pixels are gone, their marks are kept."""
+class Violation(Exception):
+    """A broken promise, with the life that met it and what led to it, a line each."""
 
-    chunk_index: int
-    frame_index: int
-    part: int
-    parts: int
-    marks: tuple[Mark, ...]
-    received_at: float
-
-    @classmethod
-    def of(cls, response: Response) -> Part:
-        info = response.info
-        marks = tuple(read_mark(frame) for frame in response.frames)
-        return cls(
-            response.chunk_index,
-            response.frame_index,
-            int(info["part"]),
-            int(info["parts"]),
-            marks,
-            response.received_at,
-        )
+    def __init__(self, sentence: str, life: str = "", history: Sequence[str] = ()) -> None:
+        head = f"VIOLATION in life {life}" if life else "VIOLATION"
+        super().__init__("\n  ".join([head, sentence, *history]))
 
 
 @dataclass(eq=False)
@@ -66,43 +46,57 @@ class Sent:
     """Controls of the session that had no response yet when this request left."""
     at: float = field(default_factory=time.monotonic)
     statuses: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Response] = field(default_factory=list)
     message: str = ""
-    summary: dict[str, Any] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+    """Of the last response."""
     done: bool = False
 
     @property
     def waiting(self) -> bool:
         """Whether its control has no response yet."""
-        return not any(status != READY for status in self.statuses)
+        return set(self.statuses) <= {READY}
 
-    def take(self, response: Response) -> None:
-        self.statuses.append(response.status)
-        if response.status == FRAMES:
-            self.parts.append(Part.of(response))
-        elif response.status == CLOSED:
-            self.summary = response.info
-        elif response.status != READY:
-            self.message = response.message
+    @property
+    def numbers(self) -> list[int]:
+        return [part.info["part"] for part in self.parts]
 
-    def take_error(self, error: WorldError) -> None:
+    def is_whole(self) -> bool:
+        """Whether all parts of a chunk came, in order."""
+        count = len(self.parts)
+        whole = self.numbers == [*range(count)] and self.parts[0].info["parts"] == count
+        return whole and sum(len(part.frames) for part in self.parts) == (12 if self.index else 9)
+
+    async def read(self, call: AsyncIterable[Response]) -> None:
+        """Take in everything that comes back."""
+        try:
+            async for response in call:
+                self.statuses.append(response.status)
+                self.message, self.info = response.message, response.info
+                if response.status == FRAMES:
+                    self.parts.append(response)
+        except WorldError as error:
+            self.fail(error)
+        self.done = True
+
+    def fail(self, error: WorldError) -> None:
+        """Note that no response follows."""
         kinds = ((NoSession, NO_SEQUENCE), (Cancelled, DROPPED), (Disconnected, LEFT))
         names = (name for kind, name in kinds if isinstance(error, kind))
         self.statuses.append(next(names, type(error).__name__))
-        self.message = str(error)
+        self.message, self.done = str(error), True
 
     def __str__(self) -> str:
         flags = "".join(f" {name}" for name in ("start", "end", "foreign") if getattr(self, name))
         index = "" if self.index is None else f" chunk {self.index}"
-        statuses = " ".join(self.statuses) + ("" if self.done else f" {UNANSWERED}")
-        return f"{self.what}{index}{flags} -> {statuses.strip()} {self.message}".rstrip()
+        statuses = " ".join([*self.statuses, *([] if self.done else ["UNANSWERED"])])
+        return f"{self.what}{index}{flags} -> {statuses} {self.message}".rstrip()
 
 
 @dataclass
 class Ledger:
     """One opening: its requests in the order in which they were sent, on one stream."""
 
-    session_id: int | str
     fingerprint: int
     last_chunk: int | None
     window: int
@@ -110,15 +104,20 @@ class Ledger:
     tolerated: set[str] = field(default_factory=set)
     """Statuses that this opening may meet, since its player or a worker's death caused them."""
 
+    def _controls(self) -> list[tuple[int, Sent]]:
+        good = (sent for sent in self.sent if sent.good and not sent.foreign)
+        return [(sent.index, sent) for sent in good if sent.index is not None]
+
     def next_index(self) -> int:
         """The index of the next control, if all that are unanswered are admitted."""
         cursor = 0
-        for sent in self.sent:
-            if sent.index is None or not sent.good or sent.foreign:
-                continue
-            if sent.parts or (sent.waiting and sent.index == cursor):
-                cursor = sent.index + 1
+        for index, sent in self._controls():
+            if sent.parts or (sent.waiting and index == cursor):
+                cursor = index + 1
         return cursor
+
+    def unanswered(self) -> int:
+        return sum(sent.waiting for _, sent in self._controls())
 
     @property
     def refused(self) -> bool:
@@ -130,23 +129,21 @@ class Ledger:
         active = [self.sent[0].at, *(part.received_at for part in self._arrived())]
         return max(sent.at - max(at for at in active if at <= sent.at) for sent in self.sent)
 
-    def unanswered(self) -> int:
-        controls = (s for s in self.sent if s.index is not None and s.good and not s.foreign)
-        return sum(sent.waiting for sent in controls)
-
     def history(self) -> list[str]:
         """One line for each request, in the order of sending."""
-        first = self.sent[0].at if self.sent else 0.0
-        return [f"{1000 * (sent.at - first):8.1f} ms  {sent}" for sent in self.sent]
+        return [f"{1000 * (sent.at - self.sent[0].at):8.1f} ms  {sent}" for sent in self.sent]
+
+    def _arrived(self) -> list[Response]:
+        parts = (part for sent in self.sent for part in sent.parts)
+        return sorted(parts, key=lambda part: part.received_at)
 
     def violations(self) -> Iterator[str]:
-        """Every broken promise, as a sentence."""
-        yield from self._responses()
-        yield from self._frames()
+        """Every broken promise, as a sentence.
 
-    def _responses(self) -> Iterator[str]:
-        """Replays the cursor over the requests, in the order of their arrival at the server."""
+        Replays the cursor over the requests, in the order of their arrival at the server.
+        """
         cursor, failed, closed = 0, False, False
+        frames = sum(len(part.frames) for part in self._arrived())
         for sent in self.sent:
             if not sent.done:
                 yield f"no final response: {sent}"
@@ -155,74 +152,62 @@ class Ledger:
             head = next((status for status in sent.statuses if status != READY), READY)
             tolerated = self.tolerated & set(sent.statuses) - set(expected)
             failed = failed or bool(tolerated)
-            if sent.parts and ((failed and not tolerated) or sent.foreign or not sent.good):
-                yield f"frames where there can be none: {sent}"
-            if not (head in expected or tolerated or (failed and head != FRAMES)):
-                yield f"the response should be {' or '.join(expected)}: {sent}"
-            if head == FRAMES and not tolerated:
-                yield from self._whole(sent)
-                cursor += 1
-            if not (tolerated or failed):
-                yield from self._closing(sent, cursor, closed)
+            admitted = head == FRAMES and not tolerated
+            cursor += admitted
+            ends = sent.end and not (sent.foreign or closed or self.refused or failed)
+            chunks = [part.chunk_index for part in sent.parts]
+            summary = tuple(sent.info.get(name) for name in ("reason", "chunks", "frames"))
+            excused = summary[0] == "failed" and self.tolerated.issuperset(FAILURES)
+            excused |= summary == ("end", cursor, frames)
+            rules = (
+                (
+                    sent.parts and (sent.foreign or not sent.good or (failed and not tolerated)),
+                    "frames where there can be none",
+                ),
+                (
+                    not (head in expected or tolerated or (failed and head != FRAMES)),
+                    f"the response should be {' or '.join(expected)}",
+                ),
+                (admitted and not sent.is_whole(), f"came as parts {sent.numbers}"),
+                (set(chunks) - {sent.index}, f"parts are of chunks {chunks}"),
+                (ends and sent.statuses[-1] != CLOSED, "END was not answered with CLOSED"),
+                (
+                    ends and sent.statuses[-1] == CLOSED and not excused,
+                    f"the summary says {summary}, here came {(cursor, frames)}",
+                ),
+            )
+            yield from (f"{sentence}: {sent}" for broken, sentence in rules if broken)
             closed = closed or CLOSED in sent.statuses
+        yield from self._frames()
 
     def _expected(self, sent: Sent, cursor: int, closed: bool) -> tuple[str, ...]:
-        """What may come first, READY aside."""
-        if sent.foreign:
-            return ("NO_SESSION", "BAD_REQUEST") if sent.start else ("NO_SESSION",)
-        if closed or (self.refused and sent is not self.sent[0]):
-            return ("NO_SESSION", NO_SEQUENCE, *(("BAD_REQUEST",) if sent.start else ()))
-        if not sent.good:
-            opening = ("OUT_OF_ORDER", "SESSION_LIMIT") if sent.start else ()
-            return ("BAD_REQUEST", *opening)
-        if sent.start and sent is self.sent[0]:
-            opened = FRAMES if sent.index is not None else CLOSED if sent.end else READY
-            return (opened, "SESSION_LIMIT")
-        if sent.index is None:
-            return (CLOSED,)
-        if sent.index != cursor:
-            return ("DUPLICATE" if sent.index < cursor else "OUT_OF_ORDER",)
-        if self.last_chunk is not None and cursor > self.last_chunk:
-            return ("LENGTH_LIMIT",)
-        full = sent.unanswered_before >= self.window
-        return (FRAMES, "WINDOW_FULL") if full else (FRAMES,)
-
-    def _whole(self, sent: Sent) -> Iterator[str]:
-        parts = [part.part for part in sent.parts]
-        count = sum(len(part.marks) for part in sent.parts)
-        frames = 9 if sent.index == 0 else 12
-        if parts != list(range(sent.parts[0].parts)) or count != frames:
-            yield f"chunk {sent.index} came as parts {parts} with {count} frames: {sent}"
-
-    def _closing(self, sent: Sent, chunks: int, closed: bool) -> Iterator[str]:
-        """END is answered with CLOSED, last, and with the numbers that are seen here."""
-        if not sent.end or sent.foreign or closed or self.refused:
-            return
-        if sent.statuses[-1] != CLOSED:
-            yield f"END was not answered with CLOSED: {sent}"
-            return
-        frames = sum(len(part.marks) for part in self._arrived())
-        summary = (sent.summary["reason"], sent.summary["chunks"], sent.summary["frames"])
-        if summary[0] == "failed" and self.tolerated.issuperset(FAILURES):
-            return
-        if summary != ("end", chunks, frames):
-            yield f"the summary says {summary}, here came {(chunks, frames)}: {sent}"
-
-    def _arrived(self) -> Sequence[Part]:
-        parts = [part for sent in self.sent for part in sent.parts]
-        return sorted(parts, key=lambda part: part.received_at)
+        """What may come first, READY aside: the first rule that applies says it."""
+        first = sent is self.sent[0]
+        bad_start = ("BAD_REQUEST",) if sent.start else ()
+        opened = READY if not sent.end else CLOSED
+        index = cursor if sent.index is None else sent.index
+        too_long = self.last_chunk is not None and cursor > self.last_chunk
+        rules: tuple[tuple[bool, tuple[str, ...]], ...] = (
+            (sent.foreign, ("NO_SESSION", *bad_start)),
+            (closed or (self.refused and not first), ("NO_SESSION", NO_SEQUENCE, *bad_start)),
+            (not sent.good and sent.start, ("BAD_REQUEST", "OUT_OF_ORDER", "SESSION_LIMIT")),
+            (not sent.good, ("BAD_REQUEST",)),
+            (first and sent.start, (opened if sent.index is None else FRAMES, "SESSION_LIMIT")),
+            (sent.index is None, (CLOSED,)),
+            (index < cursor, ("DUPLICATE",)),
+            (index > cursor, ("OUT_OF_ORDER",)),
+            (too_long, ("LENGTH_LIMIT",)),
+            (sent.unanswered_before >= self.window, (FRAMES, "WINDOW_FULL")),
+        )
+        return next((statuses for applies, statuses in rules if applies), (FRAMES,))
 
     def _frames(self) -> Iterator[str]:
         """Nothing lost, repeated, reordered or from another session, by the marks in the frames."""
         frame = 0
-        for sent in self.sent:
-            for part in sent.parts:
-                if part.chunk_index != sent.index:
-                    yield f"a part of chunk {part.chunk_index} answered {sent}"
         for part in self._arrived():
             if part.frame_index != frame:
                 yield f"frame {part.frame_index} came where {frame} is next"
-            for mark in part.marks:
+            for mark in map(read_mark, part.frames):
                 expected = Mark(self.fingerprint, part.chunk_index, frame)
                 if mark != expected:
                     yield f"a frame is marked {mark}; it should be {expected}"

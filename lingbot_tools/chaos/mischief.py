@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
+from lingbot_client.picture import encode_picture
 from PIL import Image
 
 AREA = 32 * 48
-
-
-def _png(image: Image.Image) -> bytes:
-    data = io.BytesIO()
-    image.save(data, "PNG")
-    return data.getvalue()
-
-
-IMAGE = _png(Image.new("RGB", (48, 32), (90, 120, 60)))
+IMAGE = encode_picture(Image.new("RGB", (48, 32), (90, 120, 60)))
 OPENING: dict[str, Any] = {"image": IMAGE, "prompt": "a hill", "options": {"max_area": AREA}}
 
 BAD_OPENINGS: tuple[dict[str, Any], ...] = (
     {"image": None},
     {"image": b"no picture"},
     {"image": IMAGE[:60]},
-    {"image": _png(Image.new("1", (4, 4)))},
+    {"image": encode_picture(Image.new("1", (4, 4)))},
     {"prompt": None},
     {"prompt": b"\xff"},
     {"options": {"sed": 1}},
@@ -36,10 +28,10 @@ BAD_OPENINGS: tuple[dict[str, Any], ...] = (
 """Each replaces inputs of a good opening."""
 
 
-def bad_control(kind: int, index: int) -> dict[str, Any]:
-    """One of `BAD_CONTROLS` kinds of control for chunk `index` that no session takes."""
+def bad_controls(index: int) -> tuple[dict[str, Any], ...]:
+    """Controls for chunk `index` that no session takes."""
     still = np.tile(np.eye(4, dtype=np.float32), (3, 1, 1))
-    controls: tuple[dict[str, Any], ...] = (
+    return (
         {"keys": ["w"]},
         {"chunk_index": -1, "keys": ["w"]},
         {"chunk_index": index, "keys": ["x"]},
@@ -52,7 +44,3 @@ def bad_control(kind: int, index: int) -> dict[str, Any]:
         {"chunk_index": index, "prompt": "another hill"},
         {},
     )
-    return controls[kind % len(controls)]
-
-
-BAD_CONTROLS = 11

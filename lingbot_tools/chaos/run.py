@@ -4,103 +4,110 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import os
+import re
+import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from lingbot_client import WorldClient
 from lingbot_client.triton import TritonTransport
 
+from lingbot_tools.bench.hosting import simulated
+from lingbot_tools.chaos.ledger import Violation
 from lingbot_tools.chaos.mischief import AREA, IMAGE
-from lingbot_tools.chaos.player import Life
-from lingbot_tools.chaos.server import NEVER_SAID, Rest, come_to_rest, kill_workers
-from lingbot_tools.chaos.world import IDLE_SECONDS, PROFILE, WINDOW, Violation, World
+from lingbot_tools.chaos.player import IDLE_SECONDS, WINDOW, Life, World
+from lingbot_triton import metrics
+from lingbot_triton.stage import STAGES
+from lingbot_triton.triton.foreground import foreground
+from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
-REST_SECONDS = IDLE_SECONDS + 20.0
-REPORT_SECONDS = 1.0
+NEVER_SAID = re.compile(
+    r"internal error|never retrieved|destroyed but it is pending|Segmentation|Traceback"
+)
+EMPTY = (
+    *(metrics.SESSIONS, metrics.WORKER_STATES, metrics.CALLS),
+    *(metrics.CONDITIONS, metrics.CONDITION_BYTES),
+)
+"""Metrics that are zero while there is no session."""
 REFUSED_SECONDS = 0.1
+POLL_SECONDS = 0.25
+REST_SECONDS = IDLE_SECONDS + 20.0
+RELOAD_SECONDS = 60.0
+CALM_SECONDS = 2.0
+"""How long after a reload sessions may still end with what the death has caused."""
 
-
-@dataclass(frozen=True)
-class Plan:
-    """One run. The seed decides what every client does, the machine when it happens."""
-
-    seed: int
-    seconds: float
-    players: int = 10
-    max_sessions: int = 8
-    scale: float = 0.01
-    kill_every: float = 20.0
-    """Seconds between worker kills, on average; 0 kills none."""
-
-    def server(self, log: Path | None = None) -> ServerConfig:
-        settings = {
-            "simulated": PROFILE,
-            "simulated_scale": self.scale,
-            "max_sessions": self.max_sessions,
-            "control_window": WINDOW,
-            "session_idle_seconds": IDLE_SECONDS,
-            "stage_timeout_seconds": 20,
-        }
-        environment = {f"LINGBOT_{name.upper()}": str(value) for name, value in settings.items()}
-        return ServerConfig(environment=environment, log=log)
-
-
-@dataclass
-class Outcome:
-    """What happened in a run."""
-
-    tally: Counter[str] = field(default_factory=Counter)
-    violation: Violation | None = None
+Holdings = dict[str, set[str]]
 
 
 def run(
-    plan: Plan,
-    on_progress: Callable[[Counter[str]], None] = lambda tally: None,
+    tally: Counter[str],
+    *,
+    seed: int,
+    seconds: float,
+    players: int = 10,
+    max_sessions: int = 8,
+    scale: float = 0.01,
+    kill_every: float = 20.0,
     log: Path | None = None,
-) -> Outcome:
-    """Start a server, let the players loose, and stop the server; raises ServerError.
+) -> None:
+    """Let players loose on a server, and count what happens; raises Violation or ServerError.
 
-    What the server says goes to `log`.
+    The seed decides what every client does, the machine when it happens. A worker is killed about
+    every `kill_every` seconds, unless that is 0. The server's output goes to `log`.
     """
+    environment = simulated(
+        "seed-4xh100",
+        scale,
+        max_sessions=max_sessions,
+        control_window=WINDOW,
+        session_idle_seconds=IDLE_SECONDS,
+        stage_timeout_seconds=20,
+    )
     with tempfile.TemporaryDirectory(prefix="lingbot-chaos-") as folder:
         log = log or Path(folder) / "server.log"
-        with ServerProcess(plan.server(log)) as server:
-            outcome = asyncio.run(_run(plan, server, on_progress))
-        said = [line for line in log.read_text().splitlines() if NEVER_SAID.search(line)]
-        if said and outcome.violation is None:
-            outcome.violation = Violation("the server said what it should never say", "", said)
-    return outcome
+        with foreground(ServerConfig(environment=environment, log=log)) as server:
+            asyncio.run(_run(server, tally, seed, seconds, players, kill_every))
+        if said := [line for line in log.read_text().splitlines() if NEVER_SAID.search(line)]:
+            raise Violation("the server said what it should never say", history=said)
 
 
 async def _run(
-    plan: Plan, server: ServerProcess, on_progress: Callable[[Counter[str]], None]
-) -> Outcome:
-    before = Rest.of(server)
+    server: ServerProcess,
+    tally: Counter[str],
+    seed: int,
+    seconds: float,
+    players: int,
+    kills: float,
+) -> None:
+    before = holdings(server)
     shared = TritonTransport(server.grpc)
-    world = World(server.grpc, plan.seed, time.monotonic() + plan.seconds, shared)
-    outcome = Outcome(world.tally)
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(_play(world, number)) for number in range(plan.players)]
-    if plan.kill_every:
-        tasks.append(loop.create_task(kill_workers(world, server, plan.kill_every)))
-    reporting = loop.create_task(_report(world, on_progress))
+    world = World(server.grpc, seed, time.monotonic() + seconds, shared, tally)
+    jobs = [_play(world, number) for number in range(players)]
+    if kills:
+        jobs.append(_kill_workers(world, server, every=kills))
+    tasks = [asyncio.create_task(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)
-        await _after(server, before, world)
-    except Violation as violation:
-        outcome.violation = violation
+        await _come_to_rest(server, before, reloaded=bool(world.disturbances))
+        async with (
+            WorldClient(server.grpc) as client,
+            client.open_session(IMAGE, "a hill", max_area=AREA) as session,
+        ):
+            await session.send("w")
+            chunk = await session.next_chunk()
+            if len(chunk.frames) != 9:
+                raise Violation(f"after the chaos a first chunk has {len(chunk.frames)} frames")
     finally:
-        for task in (*tasks, reporting):
+        for task in tasks:
             task.cancel()
-        await asyncio.wait([*tasks, reporting])
+        await asyncio.gather(*tasks, return_exceptions=True)
         await shared.close()
-    return outcome
 
 
 async def _play(world: World, number: int) -> None:
@@ -108,7 +115,7 @@ async def _play(world: World, number: int) -> None:
     random = Random(f"{world.seed}/{number}")
     previous: Life | None = None
     for count in itertools.count():
-        if world.over:
+        if time.monotonic() > world.deadline:
             return
         life = Life(world, f"{number}/{count}", previous)
         await life.live()
@@ -117,23 +124,59 @@ async def _play(world: World, number: int) -> None:
         previous = life if random.random() < 0.3 else None
 
 
-async def _report(world: World, on_progress: Callable[[Counter[str]], None]) -> None:
+async def _kill_workers(world: World, server: ServerProcess, every: float) -> None:
+    """Kill a worker about `every` seconds until the run is nearly over, and see it come back."""
+    random = Random(f"{world.seed}/kill")
     while True:
-        on_progress(world.tally)
-        await asyncio.sleep(REPORT_SECONDS)
+        await asyncio.sleep(every * (0.5 + random.random()))
+        if time.monotonic() + every > world.deadline:
+            return
+        model = random.choice([stage.name for stage in STAGES])
+        before = await _metric(server, metrics.RESTARTS.name)
+        victim, killed_at = server.model_processes()[model], time.monotonic()
+        world.disturbances.append((killed_at, math.inf))
+        world.tally[f"killed {model}"] += 1
+        os.kill(victim, signal.SIGKILL)
+        while (
+            await _metric(server, metrics.RESTARTS.name) == before
+            or server.model_processes().get(model) == victim
+        ):
+            await asyncio.sleep(POLL_SECONDS)
+            if time.monotonic() > killed_at + RELOAD_SECONDS:
+                raise Violation(f"{model} was killed and not back after {RELOAD_SECONDS:g} s")
+        world.disturbances[-1] = (killed_at, time.monotonic() + CALM_SECONDS)
 
 
-async def _after(server: ServerProcess, before: Rest, world: World) -> None:
-    """Everything is given back, and the next client is served."""
+async def _metric(server: ServerProcess, name: str) -> float:
+    return total(await asyncio.to_thread(scrape, server.metrics), name)
+
+
+def holdings(server: ServerProcess) -> Holdings:
+    """The server's processes and shared memory."""
+    return {
+        "processes": {str(pid) for pid in server.processes()},
+        "models": set(server.model_processes()),
+        "regions": {path.name for path in server.regions()},
+    }
+
+
+async def _come_to_rest(server: ServerProcess, before: Holdings, *, reloaded: bool) -> None:
+    """Wait until the server holds what it held before; raises Violation or ServerError."""
     server.check_running()
-    reloaded = bool(world.disturbances)
-    if left := await come_to_rest(server, before, REST_SECONDS, reloaded=reloaded):
-        raise Violation("the server did not come to rest: " + "; ".join(left))
-    async with (
-        WorldClient(server.grpc) as client,
-        client.open_session(IMAGE, "a hill", max_area=AREA) as session,
-    ):
-        await session.send("w")
-        chunk = await session.next_chunk()
-        if len(chunk.frames) != 9:
-            raise Violation(f"after the chaos a first chunk has {len(chunk.frames)} frames")
+    deadline = time.monotonic() + REST_SECONDS
+    while left := await asyncio.to_thread(_left, server, before, reloaded):
+        if time.monotonic() > deadline:
+            raise Violation("the server did not come to rest: " + "; ".join(left))
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _left(server: ServerProcess, before: Holdings, reloaded: bool) -> list[str]:
+    """What is not as it was; reloaded workers have other ids, but there are not more of them."""
+    series = scrape(server.metrics)
+    values = {family.name: total(series, family.name) for family in EMPTY}
+    left = [f"{name} is {value:g}, not 0" for name, value in values.items() if value]
+    for name, now in holdings(server).items():
+        replaced = reloaded and name != "models" and len(now) == len(before[name])
+        if now != before[name] and not replaced:
+            left.append(f"{name} were {sorted(before[name])} and are {sorted(now)}")
+    return left

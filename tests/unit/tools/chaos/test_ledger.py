@@ -5,29 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from lingbot_client.errors import Cancelled, Disconnected, NoSession, TritonError
+from lingbot_client.protocol import Response
 
-from lingbot_tools.chaos.ledger import FAILURES, Ledger, Part, Sent
-from lingbot_triton.simulated.marks import Mark
+from lingbot_tools.chaos.ledger import FAILURES, Ledger, Sent
+from lingbot_triton.simulated.marks import Mark, write_mark
 
 FINGERPRINT = 77
 
 
 def started(last_chunk: int | None = 5) -> Ledger:
-    ledger = Ledger("s", FINGERPRINT, last_chunk, window=2)
+    ledger = Ledger(FINGERPRINT, last_chunk, window=2)
     ledger.sent.append(Sent("opening", start=True, statuses=["READY"], done=True))
     return ledger
+
+
+def part(chunk: int, first: int, number: int, count: int, at: float) -> Response:
+    """Marked frames that came together as part `number` of a chunk."""
+    frames = np.zeros((count, 32, 48, 3), np.uint8)
+    for index, frame in enumerate(frames):
+        write_mark(frame, Mark(FINGERPRINT, chunk, first + index))
+    return Response("FRAMES", "", chunk, first, frames, {"part": number, "parts": 3}, at)
 
 
 def chunk(ledger: Ledger, index: int, first_frame: int, *, end: bool = False) -> Sent:
     """A control that was answered as it should be."""
     sent = Sent("control", index, end=end, done=True)
     frame, now = first_frame, 10.0 * index
-    for part in range(3):
-        count = 1 if index == part == 0 else 4
-        marks = tuple(Mark(FINGERPRINT, index, frame + number) for number in range(count))
-        sent.parts.append(Part(index, frame, part, 3, marks, now + part))
+    for number in range(3):
+        count = 1 if index == number == 0 else 4
+        sent.parts.append(part(index, frame, number, count, now + number))
         sent.statuses.append("FRAMES")
         frame += count
     ledger.sent.append(sent)
@@ -42,7 +51,7 @@ def refused(ledger: Ledger, index: int | None, status: str, **more: bool | int) 
 
 def closed(ledger: Ledger, chunks: int, frames: int, reason: str = "end") -> Sent:
     sent = refused(ledger, None, "CLOSED", end=True)
-    sent.summary = {"reason": reason, "chunks": chunks, "frames": frames}
+    sent.info = {"reason": reason, "chunks": chunks, "frames": frames}
     return sent
 
 
@@ -87,9 +96,8 @@ def _reordered(ledger: Ledger) -> None:
 
 
 def _foreign_frames(ledger: Ledger) -> None:
-    parts = ledger.sent[6].parts
-    marks = tuple(replace(mark, fingerprint=78) for mark in parts[0].marks)
-    parts[0] = replace(parts[0], marks=marks)
+    first = ledger.sent[6].parts[0]
+    write_mark(first.frames[0], Mark(78, first.chunk_index, first.frame_index))
 
 
 def _other_chunk(ledger: Ledger) -> None:
@@ -131,7 +139,7 @@ def _dropped(ledger: Ledger) -> None:
 
 
 def _wrong_summary(ledger: Ledger) -> None:
-    ledger.sent[9].summary["frames"] = 32
+    ledger.sent[9].info["frames"] = 32
 
 
 def _end_not_closed(ledger: Ledger) -> None:
@@ -147,7 +155,7 @@ HARMS: dict[Harm, str] = {
     _repeated: "came as parts [0, 1, 2, 2]",
     _reordered: "frame 13 came where 9 is next",
     _foreign_frames: "a frame is marked Mark(fingerprint=78",
-    _other_chunk: "a part of chunk 2 answered control chunk 1",
+    _other_chunk: "parts are of chunks [2, 1, 1]: control chunk 1",
     _unanswered: "no final response: control chunk 1",
     _admitted_twice: "the response should be DUPLICATE",
     _admitted_early: "the response should be OUT_OF_ORDER",
@@ -228,7 +236,8 @@ def test_errors_without_an_answer_have_names() -> None:
     errors = (NoSession("no"), Cancelled("no"), Disconnected("no"), TritonError("no"))
     sent = Sent("control")
     for error in errors:
-        sent.take_error(error)
+        sent.fail(error)
+    assert sent.done
     assert sent.statuses == ["NO_SEQUENCE", "DROPPED", "LEFT", "TritonError"]
 
 
