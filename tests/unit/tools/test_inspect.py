@@ -32,9 +32,9 @@ FULL = TransformerConfig(5120, 13824, 40, 40, "cam")
 
 
 @functools.cache
-def look(root: Path = GOLDEN_CHECKPOINT, **options: object) -> Inspection:
-    arguments = {"area": 64 * 96, "options": SessionOptions(), "dtype": "float32", **options}
-    return inspect(root, root, **arguments)
+def look(root: Path = GOLDEN_CHECKPOINT, dtype: str = "float32", gpu_bytes: int = 0) -> Inspection:
+    settings = Settings(checkpoint=str(root), dtype=dtype)
+    return inspect(settings, area=64 * 96, options=SessionOptions(), gpu_bytes=gpu_bytes)
 
 
 def run(*arguments: str) -> tuple[int, str]:
