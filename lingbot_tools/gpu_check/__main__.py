@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lingbot_tools.gpu_check import golden, sessions, vae, variants
-from lingbot_tools.gpu_check.cases import CHUNK, FULL, SMALL, Case, random_network
+from lingbot_tools.gpu_check import golden, measurements
+from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, random_network
 from lingbot_tools.gpu_check.report import table
 from lingbot_tools.gpu_check.timing import memory_bytes, peak
 from lingbot_tools.regression.expectations import ExpectationError
@@ -57,7 +55,6 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
     report: dict[str, Any] = {
         "device": device_name(device),
         "torch": torch.__version__,
-        "python": platform.python_version(),
         "case": case.name,
         "dtype": str(dtype).removeprefix("torch."),
         "height": case.geometry.height,
@@ -66,14 +63,13 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
         "left_out": [],
         "problems": [],
         "sessions": {},
-        "attention": [],
         "chunks": [],
     }
     _denoise(report, case, device, dtype)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     report["vae"] = {
-        str(vae_dtype).removeprefix("torch."): vae.measure(case, device, vae_dtype)
+        str(vae_dtype).removeprefix("torch."): measurements.measure_vae(case, device, vae_dtype)
         for vae_dtype in (torch.float32, torch.bfloat16)
     }
     _golden(report, device)
@@ -89,23 +85,21 @@ def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: to
         ("window15+sink3", case.rolling, case.rolling_chunks),
         ("full", case.full, case.full.chunk_count),
     ):
-        state = sessions.open_session(stage, case, options)
-        played = sessions.play(stage, state, case, chunks)
-        operations = sessions.operations(stage, state, case)
-        report["sessions"][name] = sessions.summarize(played, operations, report["peak_flops"])
-        report["chunks"] += [asdict(chunk) for chunk in played]
+        state = measurements.open_session(stage, case, options)
+        played = measurements.play(stage, state, case, chunks)
+        operations = measurements.operations(stage, state, case)
+        report["sessions"][name] = measurements.summarize(played, operations, report["peak_flops"])
+        report["chunks"] += played
         if options is case.rolling:
-            grown = sessions.growth(played)
+            grown = measurements.growth(played)
             report["memory"] = {"weights_bytes": weights, "growth_bytes": grown, "chunks": chunks}
             if grown > _GROWTH_LIMITS[device.type]:
                 report["problems"].append(f"memory grew by {grown} bytes in {chunks} chunks")
-            report["variants"] = variants.measure(stage, state, case)
+            report["variants"] = measurements.measure_variants(stage, state, case)
         stage.close(state)
-        frames = options.cache_latent_frames(CHUNK)
-        report["attention"] += variants.measure_attention(stage, case, frames)
     report["memory"]["peak_bytes"] = memory_bytes(device)[1]
-    problem = variants.backends(stage)[1]
-    report["left_out"] += [] if problem is None else [problem]
+    if problem := measurements.backends(stage)[1]:
+        report["left_out"].append(problem)
 
 
 def _golden(report: dict[str, Any], device: torch.device) -> None:
@@ -117,10 +111,10 @@ def _golden(report: dict[str, Any], device: torch.device) -> None:
             except (ImportError, OSError, ExpectationError) as problem:
                 report["left_out"].append(f"golden {kind}: {problem}")
                 continue
-            report["golden"].append(asdict(error))
-            if not error.latents_relative < limit:
+            report["golden"].append({"kind": kind, "dtype": dtype, **error})
+            if not error["latents_relative"] < limit:
                 report["problems"].append(
-                    f"golden {kind} in {dtype}: latents are off by {error.latents_relative:.2g} "
+                    f"golden {kind} in {dtype}: latents are off by {error['latents_relative']:.2g} "
                     f"of their norm, at most {limit} is allowed"
                 )
 

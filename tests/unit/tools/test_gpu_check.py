@@ -11,17 +11,16 @@ import pytest
 import torch
 
 from lingbot_tools.gpu_check import __main__ as program
-from lingbot_tools.gpu_check import golden, variants
+from lingbot_tools.gpu_check import golden, measurements
 from lingbot_tools.gpu_check.cases import FULL, SMALL, random_network
-from lingbot_tools.gpu_check.report import PUBLISHED, chunk_times, table
-from lingbot_tools.gpu_check.sessions import (
-    Chunk,
+from lingbot_tools.gpu_check.measurements import (
     growth,
     open_session,
     operations,
     play,
     summarize,
 )
+from lingbot_tools.gpu_check.report import PUBLISHED, chunk_times, table
 from lingbot_tools.gpu_check.timing import peak
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.options import SessionOptions
@@ -58,7 +57,7 @@ def no_golden(monkeypatch):
     monkeypatch.setattr(golden, "measure", lambda kind, device, dtype: ERROR)
 
 
-ERROR = golden.Error("cam", "float32", 1e-7, 1e-6, 1e-6)
+ERROR = {"flow_relative": 1e-7, "latents_relative": 1e-6, "latents_max": 1e-6}
 
 
 @pytest.mark.usefixtures("no_golden")
@@ -75,7 +74,7 @@ def test_the_whole_check_runs_and_tells_what_it_found(monkeypatch, tmp_path, cap
     assert [row["compiled"] for row in report["variants"]] == [False, True]
     assert all(row["difference"] < 0.01 for row in report["variants"])
     assert set(report["vae"]) == {"float32", "bfloat16"}
-    assert all(row["ms"] > 0 for row in report["attention"])
+    assert all(row["step_ms"] > 0 < row["commit_ms"] for row in report["variants"])
     assert len(report["golden"]) == 4
     assert report["memory"]["weights_bytes"] > 0
     assert any("needs a CUDA device" in what for what in report["left_out"])
@@ -94,7 +93,7 @@ def test_what_is_missing_is_left_out_and_what_is_wrong_is_a_problem(monkeypatch)
         "float32": ImportError("No module named 'safetensors'"),
         "bfloat16": ExpectationError("tests/golden"),
     }
-    wrong = replace(ERROR, latents_relative=0.5)
+    wrong = {**ERROR, "latents_relative": 0.5}
 
     def measure(kind, device, dtype):
         if kind == "act":
@@ -102,7 +101,7 @@ def test_what_is_missing_is_left_out_and_what_is_wrong_is_a_problem(monkeypatch)
         return wrong
 
     monkeypatch.setattr(golden, "measure", measure)
-    monkeypatch.setattr(program.sessions, "growth", lambda _: 2**30)
+    monkeypatch.setattr(program.measurements, "growth", lambda _: 2**30)
     report = program.check(TINY, CPU, torch.float32)
     assert any("golden act: No module named 'safetensors'" in what for what in report["left_out"])
     assert any("golden act: tests/golden" in what for what in report["left_out"])
@@ -184,11 +183,13 @@ def test_peaks_are_found_by_product_name(gpu, value):
 
 
 def test_only_chunks_that_see_a_full_window_are_summarized():
-    chunks = [
-        Chunk(0, 3, 9.0, (90.0, 9.0), 9.0, 9.0, 100),
-        Chunk(1, 6, 1.0, (50.0, 4.0), 2.0, 10.0, 700),
-        Chunk(2, 6, 3.0, (50.0, 6.0), 4.0, 30.0, 750),
-    ]
+    names = ("visible_frames", "control_ms", "step_ms", "commit_ms", "latent_ms", "allocated_bytes")
+    values = (
+        (3, 9.0, [90.0, 9.0], 9.0, 9.0, 100),
+        (6, 1.0, [50.0, 4.0], 2.0, 10.0, 700),
+        (6, 3.0, [50.0, 6.0], 4.0, 30.0, 750),
+    )
+    chunks = [dict(zip(names, row, strict=True)) for row in values]
     counts = {"control": 10**9, "step": 2 * 10**9, "commit": 3 * 10**9}
     result = summarize(chunks, counts, 1e12)
     assert (result["chunks_measured"], result["control_ms"], result["step_ms"]) == (2, 2.0, 5.0)
@@ -201,9 +202,9 @@ def test_only_chunks_that_see_a_full_window_are_summarized():
 def test_other_kernels_are_given_for_a_while(stage):
     other = Kernels.compile(SDPA, "eager")
     before = stage.network.kernels
-    variants.compute_with(stage.network, other)
+    measurements.compute_with(stage.network, other)
     assert stage.network.blocks[1].self_attn.kernels is other
-    variants.compute_with(stage.network, before)
+    measurements.compute_with(stage.network, before)
     assert stage.network.blocks[1].self_attn.kernels is before
 
 
