@@ -29,20 +29,19 @@ def main(seed: int | None, minutes: float, **options: Any) -> None:
     seed = secrets.randbelow(10**6) if seed is None else seed
     click.echo(f"seed {seed}")
     tally: Counter[str] = Counter()
-    violation: Violation | None = None
-    with one_line_errors(), Console(stderr=True).status(f"playing for {60 * minutes:g} s"):
+    outcome = "nothing lost, repeated, reordered, mixed up or left behind"
+    with one_line_errors(), Console(stderr=True).status(f"playing for {minutes:g} minutes"):
         try:
             run(tally, seed=seed, seconds=60 * minutes, **options)
-        except Violation as error:
-            violation = error
+        except Violation as violation:
+            outcome = f"VIOLATION {violation}"
     table = new_table("what happened, on simulated stages", ["what"], ["times"])
     # Responses are in capitals and come first, what clients did is not.
     for what, number in sorted(tally.items(), key=lambda item: (item[0].islower(), item[0])):
         table.add_row(what, str(number))
     Console().print(table)
-    whole = "nothing lost, repeated, reordered, mixed up or left behind"
-    click.echo(f"seed {seed}: {violation or whole}")
-    sys.exit(violation is not None)
+    click.echo(f"seed {seed}: {outcome}")
+    sys.exit(outcome.startswith("VIOLATION"))
 
 
 if __name__ == "__main__":

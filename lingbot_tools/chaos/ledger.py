@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +22,10 @@ FAILURES = ("SESSION_FAILED", "STAGE_FAILED", "STAGE_TIMEOUT", "NO_SESSION", NO_
 
 
 class Violation(Exception):
-    """A broken promise, with the life that met it and what led to it, a line each."""
+    """A broken promise: where it was met, what it is, and what led to it, a line each."""
 
-    def __init__(self, sentence: str, life: str = "", history: Sequence[str] = ()) -> None:
-        head = f"VIOLATION in life {life}" if life else "VIOLATION"
-        super().__init__("\n  ".join([head, sentence, *history]))
+    def __str__(self) -> str:
+        return "\n  ".join(self.args)
 
 
 @dataclass(eq=False)
@@ -38,10 +37,10 @@ class Sent:
     """Chunk index of its control, None without a control."""
     good: bool = True
     """Whether its inputs can be understood."""
-    start: bool = False
-    end: bool = False
     foreign: bool = False
     """Whether it carried another token than the session's."""
+    start: bool = False
+    end: bool = False
     unanswered_before: int = 0
     """Controls of the session that had no response yet when this request left."""
     at: float = field(default_factory=time.monotonic)
@@ -57,15 +56,12 @@ class Sent:
         """Whether its control has no response yet."""
         return set(self.statuses) <= {READY}
 
-    @property
-    def numbers(self) -> list[int]:
-        return [part.info["part"] for part in self.parts]
-
     def is_whole(self) -> bool:
         """Whether all parts of a chunk came, in order."""
-        count = len(self.parts)
-        whole = self.numbers == [*range(count)] and self.parts[0].info["parts"] == count
-        return whole and sum(len(part.frames) for part in self.parts) == (12 if self.index else 9)
+        parts = [(part.info["part"], part.info["parts"]) for part in self.parts]
+        frames = sum(len(part.frames) for part in self.parts)
+        whole = parts == [(number, len(parts)) for number in range(len(parts))]
+        return whole and frames == (12 if self.index else 9)
 
     async def read(self, call: AsyncIterable[Response]) -> None:
         """Take in everything that comes back."""
@@ -155,24 +151,20 @@ class Ledger:
             admitted = head == FRAMES and not tolerated
             cursor += admitted
             ends = sent.end and not (sent.foreign or closed or self.refused or failed)
+            impossible = sent.foreign or not sent.good or (failed and not tolerated)
+            unexpected = not (head in expected or tolerated or (failed and head != FRAMES))
             chunks = [part.chunk_index for part in sent.parts]
+            numbers = [part.info["part"] for part in sent.parts]
             summary = tuple(sent.info.get(name) for name in ("reason", "chunks", "frames"))
             excused = summary[0] == "failed" and self.tolerated.issuperset(FAILURES)
-            excused |= summary == ("end", cursor, frames)
             rules = (
-                (
-                    sent.parts and (sent.foreign or not sent.good or (failed and not tolerated)),
-                    "frames where there can be none",
-                ),
-                (
-                    not (head in expected or tolerated or (failed and head != FRAMES)),
-                    f"the response should be {' or '.join(expected)}",
-                ),
-                (admitted and not sent.is_whole(), f"came as parts {sent.numbers}"),
+                (sent.parts and impossible, "frames where there can be none"),
+                (unexpected, f"the response should be {' or '.join(expected)}"),
+                (admitted and not sent.is_whole(), f"came as parts {numbers}"),
                 (set(chunks) - {sent.index}, f"parts are of chunks {chunks}"),
                 (ends and sent.statuses[-1] != CLOSED, "END was not answered with CLOSED"),
                 (
-                    ends and sent.statuses[-1] == CLOSED and not excused,
+                    ends and not excused and summary != ("end", cursor, frames),
                     f"the summary says {summary}, here came {(cursor, frames)}",
                 ),
             )

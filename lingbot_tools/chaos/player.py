@@ -14,18 +14,18 @@ from lingbot_client.errors import WorldError
 from lingbot_client.exchange import Exchange
 from lingbot_client.triton import TritonTransport
 
-from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, NO_SEQUENCE, Ledger, Sent, Violation
+from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, Ledger, Sent, Violation
 from lingbot_tools.chaos.mischief import BAD_OPENINGS, OPENING, bad_controls
 from lingbot_triton.simulated.marks import fingerprint
+
+Inputs = Mapping[str, Any] | None
 
 KEYS = ("", "w", "a", "sj", "dil", "wl")
 ENDS = ("end", "end", "end", "with control", "with control", "late", "cut", "cut", "silent")
 RESPONSE_SECONDS = 60.0
 """After so long without its final response a request counts as forgotten."""
-WINDOW = 2
-"""`control_window` of the server."""
-IDLE_SECONDS = 3.0
-"""After so long without anything to do the server ends a session."""
+WINDOW, IDLE_SECONDS = 2, 3.0
+"""`control_window` and `session_idle_seconds` of the server."""
 IDLE_MARGIN = 0.5
 """Seconds by which the server may count a silence longer than the client does."""
 
@@ -48,30 +48,30 @@ class Life:
     """One session id from its opening to whatever ends it, with what may come in between."""
 
     def __init__(self, world: World, name: str, previous: Life | None) -> None:
-        self.world = world
-        self.name = name
-        self.random = random = Random(f"{world.seed}/{name}")
-        fresh = random.getrandbits(50) + 1 if random.random() < 0.5 else f"chaos-{name}"
+        self.world, self.name = world, name
+        self.random = Random(f"{world.seed}/{name}")
+        fresh = self.random.getrandbits(50) + 1 if self.chance(0.5) else f"chaos-{name}"
         self.session_id: int | str = fresh if previous is None else previous.session_id
-        self.fresh = previous is None
-        self.token = f"token of {self.session_id}"
-        self.was_cut = False
+        self.fresh, self.was_cut = previous is None, False
         self.ledger = self._new_ledger()
         if previous is not None and previous.was_cut:
             # Triton drops what is queued behind a request of a client that is gone, and then
             # the sequence, even where another client goes on with it.
-            self.ledger.tolerated |= {DROPPED, NO_SEQUENCE, "NO_SESSION"}
+            self.ledger.tolerated |= {DROPPED, "NO_SEQUENCE", "NO_SESSION"}
         self.opened_at = time.monotonic()
-        self._own = TritonTransport(world.url) if random.random() < 0.5 else None
+        self._own = TritonTransport(world.url) if self.chance(0.5) else None
         self._exchange = Exchange((self._own or world.shared).open_stream())
         self._readers: dict[Sent, asyncio.Task[None]] = {}
 
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
     def _new_ledger(self) -> Ledger:
-        seed, chunk_count = self.random.getrandbits(40), self.random.choice((1, 2, 4, 8))
-        endless = self.random.random() < 0.3
-        length = {"kv_window_frames": 6} if endless else {"chunk_count": chunk_count}
+        seed, chunks = self.random.getrandbits(40), self.random.choice((1, 2, 4, 8))
+        endless = self.chance(0.3)
+        length = {"kv_window_frames": 6} if endless else {"chunk_count": chunks}
         self.options = {**OPENING["options"], "seed": seed, **length}
-        return Ledger(fingerprint(seed), None if endless else chunk_count - 1, WINDOW)
+        return Ledger(fingerprint(seed), None if endless else chunks - 1, WINDOW)
 
     def _opening(self) -> dict[str, Any]:
         decode_frames = self.random.choice((1, 1, 2, 3))
@@ -89,47 +89,44 @@ class Life:
                     break
             if alive and not self.ledger.refused:
                 await self.end()
-            await self.check()
+            await self.check(self.ledger)
         finally:
             await self._leave()
 
     async def open(self) -> bool:
         """START, good or bad; whether the life goes on."""
-        random = self.random
-        if self.fresh and random.random() < 0.1:
-            inputs = OPENING | random.choice(BAD_OPENINGS)
-            await self._done(self._send(Sent("bad opening", good=False, start=True), inputs))
+        if self.fresh and self.chance(0.1):
+            inputs = OPENING | self.random.choice(BAD_OPENINGS)
+            self._send("bad opening", inputs=inputs, good=False, start=True)
             return False
-        opening = Sent("opening", 0 if random.random() < 0.3 else None, start=True)
-        opening.end = random.random() < 0.05
-        self._send(opening, self._opening())
-        if opening.end or not self.fresh or random.random() < 0.7:
-            await self._done(opening)
-            return not self.ledger.refused and not opening.end
-        return True
+        control, end = 0 if self.chance(0.3) else None, self.chance(0.05)
+        self._send("opening", control, inputs=self._opening(), start=True, end=end)
+        if end or not self.fresh or self.chance(0.7):
+            await self.settle()
+        return not (end or self.ledger.refused)
 
     async def control(self) -> None:
-        self._send(Sent("control", self.ledger.next_index()))
-        if self.random.random() < 0.5:
+        self._send("control", self.ledger.next_index())
+        if self.chance(0.5):
             await self.settle()
 
     async def burst(self) -> None:
         for _ in range(self.random.randint(2, 5)):
-            self._send(Sent("control", self.ledger.next_index()))
+            self._send("control", self.ledger.next_index())
 
     async def duplicate(self) -> None:
         if (following := self.ledger.next_index()) > 0:
-            self._send(Sent("duplicate", self.random.randrange(following)))
+            self._send("duplicate", self.random.randrange(following))
 
     async def skip(self) -> None:
-        self._send(Sent("skip", self.ledger.next_index() + self.random.randint(1, 3)))
+        self._send("skip", self.ledger.next_index() + self.random.randint(1, 3))
 
     async def malformed(self) -> None:
         inputs = self.random.choice(bad_controls(self.ledger.next_index()))
-        self._send(Sent("malformed", good=False), inputs)
+        self._send("malformed", inputs=inputs, good=False)
 
     async def settle(self) -> None:
-        await self._done(*self.ledger.sent)
+        await self._done(self.ledger)
 
     async def pause(self) -> None:
         await asyncio.sleep(self.random.random() * 0.2)
@@ -137,91 +134,90 @@ class Life:
     async def foreign(self) -> None:
         """A client without the token tries to steer the session or to take it over."""
         await self.settle()
-        if self.random.random() < 0.5:
-            self._send(Sent("foreign", self.ledger.next_index(), foreign=True))
-        else:
-            inputs = {"prompt": "no picture"}  # opens nothing, should the id be free
-            self._send(Sent("foreign", start=True, foreign=True), inputs)
+        if self.chance(0.5):
+            self._send("foreign", self.ledger.next_index(), foreign=True)
+        else:  # opens nothing, should the id be free
+            self._send("foreign", inputs={"prompt": "no picture"}, start=True, foreign=True)
         await self.settle()
 
     async def foreign_end(self) -> None:
         """Triton forgets a sequence at any client's END; the owner goes on with START."""
         await self.settle()
-        await self._done(self._send(Sent("foreign", foreign=True, end=True)))
-        await self._done(self._send(Sent("resumed", self.ledger.next_index(), start=True)))
+        self._send("foreign", foreign=True, end=True)
+        await self.settle()
+        self._send("resumed", self.ledger.next_index(), start=True)
+        await self.settle()
 
     async def reopen(self) -> None:
         """START on the live id: what is under way ends, and a fresh session begins."""
         self.ledger.tolerated.add("SESSION_FAILED")
         old, self.ledger = self.ledger, self._new_ledger()
-        await self._done(self._send(Sent("reopening", start=True), self._opening()))
+        self._send("reopening", inputs=self._opening(), start=True)
+        await self.settle()
         await self.check(old)
 
     async def end(self) -> None:
         """END alone, with a control, or twice; or no END at all."""
         kind = self.random.choice(ENDS)
         self.world.tally[kind] += 1
-        match kind:
-            case "with control":
-                ahead = self.random.choice((0, 0, 1))
-                self._send(Sent("end", self.ledger.next_index() + ahead, end=True))
-            case "end" | "late":
-                self._send(Sent("end", end=True))
-                if kind == "late":
-                    await self.settle()
-                    self._send(Sent("late", self.ledger.next_index()))
-            case "silent":
-                await self.settle()
-            case "cut":
-                await self.burst()
-                await self.pause()
-                self.was_cut = True
-                self.ledger.tolerated.add(LEFT)
-                await self._leave()
+        if kind == "with control":
+            ahead = self.random.choice((0, 0, 1))
+            self._send("end", self.ledger.next_index() + ahead, end=True)
+        elif kind in ("end", "late"):
+            self._send("end", end=True)
+        if kind in ("late", "silent"):
+            await self.settle()
+        if kind == "late":
+            self._send("late", self.ledger.next_index())
+        if kind == "cut":
+            await self.burst()
+            await self.pause()
+            self.was_cut = True
+            self.ledger.tolerated.add(LEFT)
+            await self._leave()
 
     async def _leave(self) -> None:
         closing = [self._exchange.close, *([self._own.close] if self._own else [])]
         for close in self.random.sample(closing, len(closing)):
             await close()
 
-    async def check(self, ledger: Ledger | None = None) -> None:
+    async def check(self, ledger: Ledger) -> None:
         """Wait for every response of an opening; raises Violation for a broken promise."""
-        ledger = ledger or self.ledger
-        await self._done(*ledger.sent)
+        await self._done(ledger)
         if any(until >= self.opened_at for _, until in self.world.disturbances):
             ledger.tolerated |= {*FAILURES, DROPPED}
         if ledger.longest_silence() > IDLE_SECONDS - IDLE_MARGIN:
             ledger.tolerated |= {*FAILURES}
         for sentence in ledger.violations():
-            raise Violation(sentence, self.name, ledger.history())
+            raise Violation(f"in life {self.name}", sentence, *ledger.history())
         for sent in ledger.sent:
             self.world.tally.update(sent.statuses)
         self.world.tally["sessions"] += 1
 
-    def _send(self, sent: Sent, inputs: Mapping[str, Any] | None = None) -> Sent:
-        inputs = {**(inputs or {}), "token": "another token" if sent.foreign else self.token}
-        if sent.index is not None:
-            inputs |= {"chunk_index": sent.index, "keys": [self.random.choice(KEYS)]}
-        sent.unanswered_before = self.ledger.unanswered()
+    def _send(
+        self, what: str, index: int | None = None, inputs: Inputs = None, **flags: Any
+    ) -> None:
+        sent = Sent(what, index, unanswered_before=self.ledger.unanswered(), **flags)
+        token = f"token of {'another' if sent.foreign else self.session_id}"
+        control = (
+            {} if index is None else {"chunk_index": index, "keys": [self.random.choice(KEYS)]}
+        )
+        inputs = {**(inputs or {}), "token": token, **control}
         self.ledger.sent.append(sent)
         try:
-            call = self._exchange.call(
-                self.session_id, start=sent.start, end=sent.end, inputs=inputs
-            )
+            start, end = sent.start, sent.end
+            call = self._exchange.call(self.session_id, start=start, end=end, inputs=inputs)
         except WorldError as error:
             sent.fail(error)
         else:
             self._readers[sent] = asyncio.create_task(sent.read(call))
-        return sent
 
-    async def _done(self, *requests: Sent) -> None:
-        for sent in requests:
-            if sent.done:
-                continue
-            await asyncio.wait([self._readers[sent]], timeout=RESPONSE_SECONDS)
-            if not sent.done:
-                sentence = f"no final response within {RESPONSE_SECONDS:g} s: {sent}"
-                raise Violation(sentence, self.name, self.ledger.history())
+    async def _done(self, ledger: Ledger) -> None:
+        if readers := [self._readers[sent] for sent in ledger.sent if not sent.done]:
+            _, pending = await asyncio.wait(readers, timeout=RESPONSE_SECONDS)
+            if pending:
+                sentence = f"no final response within {RESPONSE_SECONDS:g} s"
+                raise Violation(f"in life {self.name}", sentence, *ledger.history())
 
 
 ACTIONS = {

@@ -31,7 +31,7 @@ def test_chaos_with_dying_workers() -> None:
 def test_a_violation_is_told_with_its_seed_and_history(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(tally: Counter[str], **options: object) -> None:
         tally["FRAMES"] = 8
-        raise Violation("frame 9 came where 8 is next", "3/7", ["opening -> READY"])
+        raise Violation("in life 3/7", "frame 9 came where 8 is next", "opening -> READY")
 
     monkeypatch.setattr(command, "run", run)
     result = CliRunner().invoke(command.main, ["--seed", "12"])
