@@ -17,11 +17,11 @@ import numpy as np
 from lingbot_client import WorldError
 from safetensors.numpy import save_file
 
+from lingbot_tools.regression.compare import play_on_stages
 from lingbot_tools.regression.expectations import ExpectationError, Expectations
-from lingbot_tools.regression.play import conditions_of, play
-from lingbot_tools.regression.report import Report, merge
+from lingbot_tools.regression.play import Stages, conditions_of
+from lingbot_tools.regression.report import merge
 from lingbot_tools.regression.server import play_on_server
-from lingbot_tools.regression.stages import Stages, play_on_stages
 from lingbot_triton.errors import WorldError as StageError
 from lingbot_triton.settings import Settings, SettingsError
 from lingbot_triton.triton.installation import InstallationError
@@ -30,7 +30,7 @@ from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProces
 from lingbot_triton.world.errors import CheckpointError
 
 UNUSABLE = (
-    *(CheckpointError, ExpectationError, SettingsError),
+    *(CheckpointError, ExpectationError, SettingsError, OSError),
     *(WorldError, StageError, ServerError, InstallationError),
 )
 MADE_BY = "lingbot-triton"
@@ -63,7 +63,10 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool, record
         if url is not None:
             reports.append(play_on_server(url, expected, os.environ.get(SECRET_VARIABLE)))
         if server:
-            reports.append(_on_own_server(checkpoint, expected))
+            secret = secrets.token_hex(32)
+            environment = {"LINGBOT_CHECKPOINT": str(checkpoint.resolve()), SECRET_VARIABLE: secret}
+            with ServerProcess(ServerConfig(environment=environment, start_seconds=3600)) as own:
+                reports.append(play_on_server(own.grpc, expected, secret))
     except UNUSABLE as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
@@ -81,26 +84,17 @@ def record(checkpoint: Path, expected: Path, settings: Settings) -> Path:
     expectations = Expectations.load(expected)
     stages = Stages.load(settings.replace(checkpoint=str(checkpoint)))
     conditions = conditions_of(stages.condition, expectations)
-    variant = expectations.full
-    context = stages.prompt.encode(variant.prompt)
-    played = play(stages.denoise, expectations, variant.options, context, conditions, stages.decode)
+    played = stages.play(expectations, expectations.full, conditions)
     tensors = {
         "condition": np.concatenate(conditions, axis=1),
         "latents": played.latents,
         "frames_u8": played.frames,
     }
-    path = expected / f"{variant.file}.safetensors"
+    path = expected / f"{expectations.full.file}.safetensors"
     save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
     session = expectations.session | {"made_by": MADE_BY}
     (expected / "session.json").write_text(json.dumps(session, indent=1) + "\n")
     return path
-
-
-def _on_own_server(checkpoint: Path, expected: Path) -> Report:
-    secret = secrets.token_hex(32)
-    environment = {"LINGBOT_CHECKPOINT": str(checkpoint.resolve()), SECRET_VARIABLE: secret}
-    with ServerProcess(ServerConfig(environment=environment, start_seconds=3600)) as process:
-        return play_on_server(process.grpc, expected, secret)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""Compares what was computed with a folder's expectations, file by file."""
+"""Plays a folder's session on the stages, in this process, and compares all that it holds."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lingbot_tools.regression.expectations import CHUNK, Expectations, Variant
-from lingbot_tools.regression.play import Played
+from lingbot_tools.regression.expectations import CHUNK, ExpectationError, Expectations, Variant
+from lingbot_tools.regression.play import Stages, conditions_of
 from lingbot_tools.regression.report import Report
 from lingbot_triton.presets import FAST
+from lingbot_triton.settings import Settings
 from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
 from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.schedule import Noise, Schedule
@@ -25,6 +28,33 @@ Computed = dict[str, tuple[str, NDArray[Any] | None]]
 """By a tensor's name in a file: its kind, and what was computed here; None where nothing was."""
 
 _CPU = torch.device("cpu")
+
+
+def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None = None) -> Report:
+    """Play the session in `expected` on the stages and compare all that the folder holds.
+
+    Raises CheckpointError or ExpectationError where one of the two cannot be used.
+    """
+    expectations = Expectations.load(expected)
+    stages = Stages.load((settings or Settings()).replace(checkpoint=str(checkpoint)))
+    kind = stages.denoise.network.config.control_type
+    expected_kind = expectations.session.get("control_type", kind)
+    if expected_kind != kind:
+        raise ExpectationError(
+            f"{expected} is of control type {expected_kind}, {checkpoint} {kind}"
+        )
+    report = Report("stages")
+    variants, report.not_compared = expectations.variants()
+    if not variants:
+        report.not_compared.append("session_*.safetensors")
+    compare_text(report, expectations, stages.prompt.encode, stages.prompt.encoder.tokenize)
+    _compare_schedule(report, expectations)
+    _compare_controls(report, expectations, kind)
+    _compare_long_condition(report, expectations, stages)
+    compare_sessions(report, expectations, stages, variants)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report.measures["peak_memory_bytes"] = peak
+    return report
 
 
 def compare_file(
@@ -52,27 +82,32 @@ def compare_file(
             report.compare(f"{stem}.{name}", kind, value, tensors[name])
 
 
-def compare_session(
-    report: Report,
-    expectations: Expectations,
-    variant: Variant,
-    played: Played,
-    conditions: list[NDArray[Any]],
+def compare_sessions(
+    report: Report, expectations: Expectations, stages: Stages, variants: list[Variant]
 ) -> None:
-    channels, _, *size = played.latents.shape
-    noise = Noise(variant.options.seed, len(FAST.step_indices)).draw((channels, CHUNK, *size), _CPU)
-    computed: Computed = {
-        "condition": ("condition", np.concatenate(conditions, axis=1)),
-        "latents": ("latents", played.latents),
-        "kv_last_k": ("kv", played.last_keys),
-        "noise_0": ("noise", noise[0].numpy()),
-        "frames_u8": ("frames", played.frames),
-        "frames_float": ("frames_float", played.frames),
-    }
-    for chunk, flows in enumerate(played.flows):
-        computed |= {f"flow_{chunk}_{step}": ("flow", flow) for step, flow in enumerate(flows)}
-    wanted = ("latents", "frames_u8")
-    compare_file(report, expectations, variant.file, computed, wanted=wanted)
+    """Every variant; and the first again, decoded in other pieces: the same, bit for bit."""
+    conditions = conditions_of(stages.condition, expectations)
+    for number, variant in enumerate(variants or [expectations.full]):
+        played = stages.play(expectations, variant, conditions)
+        channels, _, *size = played.latents.shape
+        noises = Noise(variant.options.seed, len(FAST.step_indices))
+        computed: Computed = {
+            "condition": ("condition", np.concatenate(conditions, axis=1)),
+            "latents": ("latents", played.latents),
+            "kv_last_k": ("kv", played.last_keys),
+            "noise_0": ("noise", noises.draw((channels, CHUNK, *size), _CPU)[0].numpy()),
+            "frames_u8": ("frames", played.frames),
+            "frames_float": ("frames_float", played.frames),
+        }
+        for chunk, flows in enumerate(played.flows):
+            computed |= {f"flow_{chunk}_{step}": ("flow", flow) for step, flow in enumerate(flows)}
+        if variants:
+            wanted = ("latents", "frames_u8")
+            compare_file(report, expectations, variant.file, computed, wanted=wanted)
+        if number == 0:
+            again = stages.play(expectations, variant, conditions, pieces=1)
+            same = np.array_equal(again.latents, played.latents)
+            report.compare_repeat(played.frames, again.frames, same_latents=same)
 
 
 def compare_text(
@@ -90,7 +125,7 @@ def compare_text(
     compare_file(report, expectations, "text", computed)
 
 
-def compare_schedule(report: Report, expectations: Expectations) -> None:
+def _compare_schedule(report: Report, expectations: Expectations) -> None:
     schedules = expectations.json("schedule")
     if schedules is None:
         report.not_compared.append("schedule.json")
@@ -102,7 +137,7 @@ def compare_schedule(report: Report, expectations: Expectations) -> None:
             report.compare(label, "schedule", np.array(value), np.array(expected[name]))
 
 
-def compare_controls(report: Report, expectations: Expectations, kind: str) -> None:
+def _compare_controls(report: Report, expectations: Expectations, kind: str) -> None:
     """Poses and controls from the session's keys, and of a recorded trajectory."""
     options, geometry = expectations.options, expectations.geometry
     intrinsics = pixel_intrinsics(options.intrinsics, options.intrinsics_size, geometry)
@@ -127,3 +162,22 @@ def compare_controls(report: Report, expectations: Expectations, kind: str) -> N
         computed["offline_control"] = ("control", tensor)
     wanted = ("offline_control",)
     compare_file(report, expectations, "control", computed, wanted=wanted, inputs=inputs)
+
+
+def _compare_long_condition(report: Report, expectations: Expectations, stages: Stages) -> None:
+    """Many black frames after a picture, and from which chunk on nothing changes."""
+    computed, inputs = Computed(), ("video_first",)
+    if tensors := expectations.tensors("condition_long"):
+        expected = tensors["latents"]
+        chunks = expected.shape[1] // CHUNK
+        state = stages.condition.open_scaled(torch.from_numpy(tensors["video_first"]))
+        steps = [stages.condition.step(state, {}, {}) for _ in range(chunks)]
+        mine = np.concatenate([step["condition"][-len(expected) :] for step in steps], axis=1)
+        computed["latents"] = ("condition", mine)
+        changing = (expected != expected[:, -1:]).any(axis=(0, 2, 3)).nonzero()[0]
+        steady_chunk = -(-(changing.max(initial=-1) + 1) // CHUNK)
+        steady = [index for index, step in enumerate(steps) if step["steady"][0]]
+        if steady_chunk < chunks:
+            late = float(abs(steady[0] - steady_chunk)) if steady else float("inf")
+            report.add("condition_long.steady_chunk", "steady_chunk", late)
+    compare_file(report, expectations, "condition_long", computed, inputs=inputs)

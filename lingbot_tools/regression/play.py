@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_tools.regression.expectations import CHUNK, Expectations
+from lingbot_tools.regression.expectations import CHUNK, Expectations, Variant
 from lingbot_triton.options import SessionOptions
+from lingbot_triton.settings import Settings
+from lingbot_triton.stage import STAGES
 from lingbot_triton.stages import Parameters, SessionStage
 from lingbot_triton.stages.denoise_state import DenoiseState
+from lingbot_triton.stages.load import load_stage
 
 
 @dataclass
@@ -73,3 +76,28 @@ def play(
         decode.close(decoder)
     shown = np.concatenate(frames) if decode else np.empty((0, 0, 0, 3), np.uint8)
     return Played(np.concatenate(latents, axis=1), flows, last_keys, shown)
+
+
+@dataclass
+class Stages:
+    """All four of one checkpoint: the stages' own classes, or what calls them on a server."""
+
+    prompt: Any
+    condition: Any
+    denoise: Any
+    decode: Any
+
+    @classmethod
+    def load(cls, settings: Settings) -> Stages:
+        return cls(*(load_stage(stage, settings) for stage in STAGES))
+
+    def play(
+        self,
+        expectations: Expectations,
+        variant: Variant,
+        conditions: list[NDArray[Any]],
+        pieces: int = CHUNK,
+    ) -> Played:
+        context, options = self.prompt.encode(variant.prompt), variant.options
+        session = self.denoise, expectations, options, context, conditions, self.decode
+        return play(*session, pieces)

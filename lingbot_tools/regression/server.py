@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from tritonclient.utils import np_to_triton_dtype
 
-from lingbot_tools.regression.compare import compare_session, compare_text
+from lingbot_tools.regression.compare import compare_sessions, compare_text
 from lingbot_tools.regression.expectations import ExpectationError, Expectations, Variant
-from lingbot_tools.regression.play import conditions_of, play
+from lingbot_tools.regression.play import Stages
 from lingbot_tools.regression.report import Report
 from lingbot_triton import protocol
 from lingbot_triton.stage import CONTEXT, STAGES
@@ -60,8 +60,7 @@ class RemoteStage:
 
     def open(self, arrays: Arrays, parameters: Parameters) -> str:
         state = uuid.uuid4().hex
-        opening = {**parameters, "op": "open"}
-        self._call(arrays, opening, sequence_id=state, sequence_start=True)
+        self._call(arrays, {**parameters, "op": "open"}, sequence_id=state, sequence_start=True)
         return state
 
     def step(self, state: str, arrays: Arrays, parameters: Parameters) -> Arrays:
@@ -83,36 +82,24 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
     report = Report(f"server {url}")
     variants, report.not_compared = expectations.variants()
     report.not_compared.append("token ids, schedule and controls: they never leave the stages")
-    with SyncWorldClient(url) as client:
+    with SyncWorldClient(url) as world:
         for variant in variants:
             frames = (expectations.tensors(variant.file) or {}).get("frames_u8")
             if frames is None:
                 report.not_compared.append(f"{variant.file}.frames")
                 continue
-            mine, again = (_frames(client, expectations, variant) for _ in range(2))
+            mine, again = (_frames(world, expectations, variant) for _ in range(2))
             report.compare(f"{variant.file}.frames", "frames", mine, frames)
             report.compare_repeat(mine, again)
     if secret is None:
         what = "contexts, conditions, flows and latents"
         report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
-    else:
-        _compare_workers(report, url, secret, expectations, variants)
-    return report
-
-
-def _compare_workers(
-    report: Report, url: str, secret: str, expectations: Expectations, variants: list[Variant]
-) -> None:
+        return report
     with grpcclient.InferenceServerClient(url) as client:
-        prompt, condition, denoise, decode = (
-            RemoteStage(client, stage.name, secret) for stage in STAGES
-        )
-        compare_text(report, expectations, prompt.encode)
-        conditions = conditions_of(condition, expectations)
-        for variant in variants:
-            context = prompt.encode(variant.prompt)
-            played = play(denoise, expectations, variant.options, context, conditions, decode)
-            compare_session(report, expectations, variant, played, conditions)
+        stages = Stages(*(RemoteStage(client, stage.name, secret) for stage in STAGES))
+        compare_text(report, expectations, stages.prompt.encode)
+        compare_sessions(report, expectations, stages, variants)
+    return report
 
 
 def area_for(geometry: Geometry, picture: bytes) -> int:

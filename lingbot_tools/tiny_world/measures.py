@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lingbot_tools.regression.stages import Stages
+from lingbot_tools.regression.play import Stages
 from lingbot_tools.tiny_world import figures
 from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.playing import Player, chunk_frames, reconstruct, truth_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lingbot_tools.regression.stages import Stages
+from lingbot_tools.regression.play import Stages
 from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH, render
 from lingbot_tools.tiny_world.scene import Scene

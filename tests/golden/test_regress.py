@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 from lingbot_tools.regression.command import main
+from lingbot_tools.regression.compare import play_on_stages
 from lingbot_tools.regression.expectations import ExpectationError, Expectations
-from lingbot_tools.regression.stages import play_on_stages
 from lingbot_triton.settings import EMBEDDED_CHECKPOINT
 from tests.checkpoints import GOLDEN
 
