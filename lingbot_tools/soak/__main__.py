@@ -13,8 +13,7 @@ import click
 from lingbot_tools.bench.commands import FILE, json_report, one_line_errors, progress
 from lingbot_tools.bench.hosting import TINY, Stages
 from lingbot_tools.bench.report import Report
-from lingbot_tools.soak.phase import Phase, draw
-from lingbot_tools.soak.play import play
+from lingbot_tools.soak.phase import Phase, draw, play
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.server import ServerConfig
 

@@ -1,15 +1,28 @@
-"""Whether anything grew, by lines fitted to what was seen after the warm-up; and its picture."""
+"""Phases of long play: what the processes use meanwhile, and whether anything grew."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
+from lingbot_client import WorldClient
+from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
 from lingbot_tools.bench.report import Bar
+from lingbot_triton.triton.server import ServerProcess
 
+KEYS = ("w", "wl", "", "sa", "ij")
+AREA = 64 * 96
+CHUNKS_OF_A_SHORT_SESSION = 2
+SESSIONS_AT_A_TIME = 2
+SETTLE_SECONDS = 0.05
+"""What a closed session is given before its process sizes are read."""
 SAMPLES = 200
 WARM_UP = 0.25
 """Share of a phase in which pools and caches may still fill."""
@@ -27,6 +40,18 @@ class Sample:
     """KB of shared memory, and of each process by its model's name, `tritonserver` or `client`."""
     threads: int
     files: int
+
+    @classmethod
+    def take(cls, server: ServerProcess, done: int) -> Sample:
+        names = {pid: model for model, pid in server.model_processes().items()}
+        names |= {server.pid: "tritonserver", os.getpid(): "client"}
+        pids = (*server.processes(), os.getpid())
+        usage = {names.get(pid, f"process-{pid}"): use(pid) for pid in pids}
+        sizes = {name: rss_kb for name, (rss_kb, _, _) in usage.items()}
+        # Shared memory counts as far as it is in use at all.
+        sizes["shared memory"] = sum(path.stat().st_blocks for path in server.regions()) // 2
+        threads, files = np.sum([numbers[1:] for numbers in usage.values()], axis=0).tolist()
+        return cls(done, sizes, threads, files)
 
 
 @dataclass
@@ -94,6 +119,46 @@ class Phase:
             Bar(f"{name}: more open files", float(self.increase("files")), 0.0),
             Bar(f"{name}: slowdown", self.slowdown(), SLOWER, note=slower),
         ]
+
+
+async def play(phase: Phase, server: ServerProcess, tick: Callable[[], None]) -> None:
+    """Play the phase; `tick` is called after every chunk, or session."""
+    # Encoded once: large blocks that come and go would hide what a session leaves here.
+    picture = encode_picture(default_picture())
+
+    def after(*numbers: int) -> None:
+        if any(phase.due(number) for number in numbers):
+            phase.samples.append(Sample.take(server, numbers[-1]))
+        for _ in numbers:
+            tick()
+
+    async def session(chunks: int, after: Callable[[int], None], **options: Any) -> None:
+        opening = client.open_session(picture, DEFAULT_PROMPT, max_area=AREA, **options)
+        async with opening as session:
+            for index in range(chunks):
+                await session.send(KEYS[index % len(KEYS)])
+                chunk = await session.next_chunk()
+                if chunk.last_frame_ms is not None:
+                    phase.latencies.append(chunk.last_frame_ms / 1000)
+                after(index + 1)
+
+    async with WorldClient(server.grpc) as client:
+        if phase.unit == "chunk":
+            await session(phase.count, after, kv_window_frames=6)
+            return
+        chunks = CHUNKS_OF_A_SHORT_SESSION
+        for done in range(0, phase.count, SESSIONS_AT_A_TIME):
+            numbers = range(done + 1, min(done + SESSIONS_AT_A_TIME, phase.count) + 1)
+            short_sessions = (session(chunks, lambda _: None, chunk_count=chunks) for _ in numbers)
+            await asyncio.gather(*short_sessions)
+            await asyncio.sleep(SETTLE_SECONDS)
+            after(*numbers)
+
+
+def use(pid: int) -> tuple[int, int, int]:
+    """Resident memory in KB, threads, and open files of a process."""
+    process = psutil.Process(pid)
+    return process.memory_info().rss // 1024, process.num_threads(), process.num_fds()
 
 
 def sizes(samples: Sequence[Sample]) -> dict[str, list[int]]:

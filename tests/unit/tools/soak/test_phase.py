@@ -113,7 +113,7 @@ def test_samples_are_due_evenly() -> None:
 
 GROWING = """
 import os
-from lingbot_tools.soak.play import use
+from lingbot_tools.soak.phase import use
 before = use(os.getpid())
 block = bytearray(b"x" * (64 * 1024 * 1024))
 with open(os.devnull):
