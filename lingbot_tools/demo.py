@@ -36,16 +36,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--hud", is_flag=True, help="Show the keys on a border of the video.")
 @click.option("--out", type=FILE, help="Folder for the video and its picture.  [default: out]")
 @click.option("--checkpoint", type=FILE, help="Folder of weights.  [default: the tiny ones]")
-def main(
-    image: Path | None,
-    prompt: str,
-    keys: str,
-    seed: int,
-    chunks: int,
-    hud: bool,
-    out: Path | None,
-    checkpoint: Path | None,
-) -> None:
+def main(out: Path | None, checkpoint: Path | None, **options: Any) -> None:
     """Start a server on free ports, play a session on it, and write what was seen.
 
     The weights that come with the project know one small world, of pillars, trees and checkered
@@ -54,7 +45,7 @@ def main(
     folder = REPOSITORY / "out" if out is None else out
     environment = variables({"checkpoint": checkpoint})
     load_settings(environment)
-    plan = prepare(folder, image=image, prompt=prompt, keys=keys, seed=seed, chunks=chunks, hud=hud)
+    plan = prepare(folder, **options)
     try:
         recording = play(plan, environment)
     except (InstallationError, ServerError) as error:

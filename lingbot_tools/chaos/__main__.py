@@ -102,7 +102,12 @@ def run(
 
 
 async def play(
-    server: ServerProcess, tally: Counter[str], seed: int, minutes: float, **options: Any
+    server: ServerProcess,
+    tally: Counter[str],
+    seed: int,
+    minutes: float,
+    players: int,
+    kill_every: float,
 ) -> None:
     """Let the players loose, count what happens, and look at what is left; raises Violation.
 
@@ -110,9 +115,9 @@ async def play(
     """
     before, shared = _holdings(server), TritonTransport(server.grpc)
     world = World(server.grpc, seed, time.monotonic() + 60 * minutes, shared, tally)
-    jobs = [_player(world, number) for number in range(options["players"])]
-    if every := options["kill_every"]:
-        jobs.append(_kill_workers(world, server, every))
+    jobs = [_player(world, number) for number in range(players)]
+    if kill_every:
+        jobs.append(_kill_workers(world, server, kill_every))
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)
