@@ -13,8 +13,7 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from lingbot_tools.gpu_check.cases import random_network
-from lingbot_tools.gpu_check.timing import timed
+from lingbot_tools.gpu_check.cases import random_network, timed
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.kv_cache import KVCache
 

@@ -12,18 +12,15 @@ from typing import Any
 
 import torch
 
-from lingbot_tools.gpu_check import golden, measurements
-from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, random_network
+from lingbot_tools.gpu_check import measurements
+from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, memory_bytes, peak, random_network
 from lingbot_tools.gpu_check.report import table
-from lingbot_tools.gpu_check.timing import memory_bytes, peak
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage
 
-_GOLDEN_LIMITS = {"float32": 1e-3, "bfloat16": 2e-2}
-"""How far latents may be off, relative to their norm."""
-_GROWTH_LIMITS = {"cuda": 0, "cpu": 32 * 2**20}
-"""Bytes; a process's main memory is never quite still."""
+_GOLDEN_LIMITS = {"float32": 1e-3, "bfloat16": 2e-2}  # of latents, relative to their norm
+_GROWTH_LIMITS = {"cuda": 0, "cpu": 32 * 2**20}  # bytes; main memory is never quite still
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +63,7 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
         "chunks": [],
     }
     _denoise(report, case, device, dtype)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
     report["vae"] = {
         str(vae_dtype).removeprefix("torch."): measurements.measure_vae(case, device, vae_dtype)
         for vae_dtype in (torch.float32, torch.bfloat16)
@@ -104,10 +100,10 @@ def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: to
 
 def _golden(report: dict[str, Any], device: torch.device) -> None:
     report["golden"] = []
-    for kind in golden.CHECKPOINTS:
+    for kind in ("cam", "act"):
         for dtype, limit in _GOLDEN_LIMITS.items():
             try:
-                error = golden.measure(kind, str(device), dtype)
+                error = measurements.measure_golden(kind, str(device), dtype)
             except (ImportError, OSError, ExpectationError) as problem:
                 report["left_out"].append(f"golden {kind}: {problem}")
                 continue

@@ -1,8 +1,9 @@
-"""What is timed: sessions chunk by chunk, a pass computed in several ways, the VAE."""
+"""Sessions timed chunk by chunk, a pass computed in several ways, the VAE; golden sessions."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -10,9 +11,18 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lingbot_tools.gpu_check.cases import CHUNK, Case
-from lingbot_tools.gpu_check.timing import count_operations, mean_ms, memory_bytes, timed
+from lingbot_tools.gpu_check.cases import (
+    CHUNK,
+    Case,
+    count_operations,
+    mean_ms,
+    memory_bytes,
+    timed,
+)
+from lingbot_tools.regression.expectations import Expectations
+from lingbot_tools.regression.play import play as play_expected
 from lingbot_triton.options import SessionOptions
+from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.stages.denoise_state import DenoiseState
 from lingbot_triton.world.attention import SDPA, Backend, attend, choose
@@ -24,6 +34,7 @@ from lingbot_triton.world.schedule import COMMIT_TIMESTEP
 from lingbot_triton.world.vae import Decoder, Encoder, to_uint8
 from lingbot_triton.world.vae_network import VAEConfig, WanVAE
 
+_GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
 _CONTEXT_TOKENS = 64
 _TORCH_KERNELS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
 
@@ -168,7 +179,7 @@ def measure_variants(stage: DenoiseStage, state: DenoiseState, case: Case) -> li
                 row["problem"] = str(error).splitlines()[0]
                 continue
             plain = flow if plain is None else plain
-            row["difference"] = round(float((flow - plain).norm() / plain.norm()), 6)
+            row["difference"] = _relative(flow, plain)
     compute_with(network, before)
     return rows
 
@@ -199,3 +210,31 @@ def measure_vae(case: Case, device: torch.device, dtype: torch.dtype) -> dict[st
         "encode_chunk_ms": mean_ms(encode_chunk, case.repeats),
         "decode_frame_ms": mean_ms(decode_frame, case.repeats),
     }
+
+
+def measure_golden(kind: str, device: str, dtype: str, **settings: Any) -> dict[str, float]:
+    """Play the session of a control type: how far its latents are off in the end.
+
+    Flows are compared for its very first step: later ones start from samples that are off already.
+    Raises ImportError without safetensors and ExpectationError without the golden data.
+    """
+    expectations = Expectations.load(_GOLDEN / kind / "expected")
+    variant = expectations.full
+    tensors = expectations.tensors(variant.file) or {}
+    number = expectations.json("text_prompts").index(variant.prompt)
+    context = (expectations.tensors("text") or {})[f"context_{number}"]
+    conditions = np.split(tensors["condition"], len(expectations.keys), axis=1)
+    checkpoint = str(_GOLDEN / kind / "checkpoint")
+    chosen = Settings(checkpoint=checkpoint, device=device, dtype=dtype, **settings)
+    stage = DenoiseStage.load(chosen)
+    played = play_expected(stage, expectations, variant.options, context, conditions)
+    return {
+        "flow_relative": _relative(played.flows[0][0], tensors["flow_0_0"]),
+        "latents_relative": _relative(played.latents, tensors["latents"]),
+        "latents_max": float(np.abs(played.latents - tensors["latents"]).max()),
+    }
+
+
+def _relative(mine: Any, expected: Any) -> float:
+    """The difference's norm relative to that of what is expected."""
+    return float(np.linalg.norm(mine - expected) / np.linalg.norm(expected))

@@ -33,7 +33,6 @@ UNUSABLE = (
     *(CheckpointError, ExpectationError, SettingsError, OSError),
     *(WorldError, StageError, ServerError, InstallationError),
 )
-MADE_BY = "lingbot-triton"
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -42,12 +41,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.argument("expected", type=_FOLDER)
 @click.option("--url", help="gRPC address of a server to play on; it must serve CHECKPOINT.")
 @click.option("--server", is_flag=True, help="Start a server for CHECKPOINT and play on it too.")
-@click.option(
-    "--record",
-    "recording",
-    is_flag=True,
-    help="Compare nothing: keep what comes out of EXPECTED's session.json and image.png in it.",
-)
+@click.option("--record", "recording", is_flag=True, help="Only keep in EXPECTED what comes out.")
 def main(checkpoint: Path, expected: Path, url: str | None, server: bool, recording: bool) -> None:
     """Play the session in EXPECTED with CHECKPOINT and compare all that EXPECTED holds.
 
@@ -92,7 +86,7 @@ def record(checkpoint: Path, expected: Path, settings: Settings) -> Path:
     }
     path = expected / f"{expectations.full.file}.safetensors"
     save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
-    session = expectations.session | {"made_by": MADE_BY}
+    session = expectations.session | {"made_by": "lingbot-triton"}
     (expected / "session.json").write_text(json.dumps(session, indent=1) + "\n")
     return path
 

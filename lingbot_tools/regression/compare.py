@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lingbot_tools.regression.play import Stages, conditions_of
 from lingbot_tools.regression.report import Report
 from lingbot_triton.presets import FAST
 from lingbot_triton.settings import Settings
+from lingbot_triton.stages.prompt import PromptStage
 from lingbot_triton.world.camera import Camera, Poses, pixel_intrinsics, relative_poses
 from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.schedule import Noise, Schedule
@@ -47,7 +48,7 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
     variants, report.not_compared = expectations.variants()
     if not variants:
         report.not_compared.append("session_*.safetensors")
-    compare_text(report, expectations, stages.prompt.encode, stages.prompt.encoder.tokenize)
+    compare_text(report, expectations, stages.prompt)
     _compare_schedule(report, expectations)
     _compare_controls(report, expectations, kind)
     _compare_long_condition(report, expectations, stages)
@@ -61,7 +62,7 @@ def compare_file(
     report: Report,
     expectations: Expectations,
     stem: str,
-    computed: Mapping[str, tuple[str, NDArray[Any] | None]],
+    computed: Computed,
     *,
     wanted: Collection[str] = (),
     inputs: Collection[str] = (),
@@ -110,18 +111,13 @@ def compare_sessions(
             report.compare_repeat(played.frames, again.frames, same_latents=same)
 
 
-def compare_text(
-    report: Report,
-    expectations: Expectations,
-    encode: Callable[[str], NDArray[Any]],
-    tokenize: Callable[[str], list[int]] | None = None,
-) -> None:
-    """The embeddings of the prompts, and their token ids where a tokenizer can be reached."""
+def compare_text(report: Report, expectations: Expectations, prompt: Any) -> None:
+    """The embeddings of the prompts, and their token ids where the stage is in this process."""
     computed: Computed = {}
-    for index, prompt in enumerate(expectations.json("text_prompts") or ()):
-        computed[f"context_{index}"] = ("context", encode(prompt))
-        if tokenize:
-            computed[f"ids_{index}"] = ("ids", np.array(tokenize(prompt)))
+    for index, text in enumerate(expectations.json("text_prompts") or ()):
+        computed[f"context_{index}"] = ("context", prompt.encode(text))
+        if isinstance(prompt, PromptStage):
+            computed[f"ids_{index}"] = ("ids", np.array(prompt.encoder.tokenize(text)))
     compare_file(report, expectations, "text", computed)
 
 

@@ -21,14 +21,10 @@ from lingbot_triton.stages.load import load_stage
 class Played:
     """What came out of a session."""
 
-    latents: NDArray[Any]
-    """[16, n, h, w]"""
-    flows: list[NDArray[Any]]
-    """Of every chunk, [4, 16, 3, h, w]."""
-    last_keys: NDArray[Any] | None
-    """The last layer's keys at the end, oldest first; None where the stage is on a server."""
-    frames: NDArray[Any]
-    """uint8 [n, H, W, 3]; none where nothing was decoded."""
+    latents: NDArray[Any]  # [16, n, h, w]
+    flows: list[NDArray[Any]]  # of every chunk, [4, 16, 3, h, w]
+    last_keys: NDArray[Any] | None  # the last layer's, oldest first; None where it is on a server
+    frames: NDArray[Any]  # uint8 [n, H, W, 3]; none where nothing was decoded
 
 
 def conditions_of(condition: SessionStage, expectations: Expectations) -> list[NDArray[Any]]:

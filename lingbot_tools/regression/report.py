@@ -12,21 +12,13 @@ from numpy.typing import NDArray
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 TOLERANCES = {
-    "ids": 0.0,
-    "schedule": 0.0,
-    "noise": 0.0,
-    "steady_chunk": 0.0,
-    "context": 1e-5,
-    "condition": 1e-5,
+    **dict.fromkeys(("ids", "schedule", "noise", "steady_chunk", "repeat"), 0.0),
     "poses": 1e-6,
-    "control": 1e-5,
-    "flow": 2e-4,
-    "latents": 2e-4,
-    "kv": 2e-4,
+    **dict.fromkeys(("context", "condition", "control"), 1e-5),
+    **dict.fromkeys(("flow", "latents", "kv"), 2e-4),
     "frames_largest": 1.0,
     "frames_off_share": 1e-3,
     "frames_float": 0.05,
-    "repeat": 0.0,
 }
 """Largest absolute differences allowed, by kind.
 

@@ -6,7 +6,6 @@ too, and prompts, conditions, flows and latents are compared as Triton passes th
 
 from __future__ import annotations
 
-import contextlib
 import io
 import uuid
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from lingbot_tools.regression.report import Report
 from lingbot_triton import protocol
 from lingbot_triton.stage import CONTEXT, STAGES
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.world.errors import InputError
 from lingbot_triton.world.geometry import Geometry
 
 
@@ -54,7 +52,6 @@ class RemoteStage:
         return {name: result.as_numpy(name) for name in names}
 
     def encode(self, prompt: str) -> NDArray[Any]:
-        """Of `prompt` only."""
         array = np.array([prompt.encode()], dtype=object)
         return self._call({protocol.PROMPT.name: array}, {})[CONTEXT.name]
 
@@ -97,7 +94,7 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
         return report
     with grpcclient.InferenceServerClient(url) as client:
         stages = Stages(*(RemoteStage(client, stage.name, secret) for stage in STAGES))
-        compare_text(report, expectations, stages.prompt.encode)
+        compare_text(report, expectations, stages.prompt)
         compare_sessions(report, expectations, stages, variants)
     return report
 
@@ -109,11 +106,13 @@ def area_for(geometry: Geometry, picture: bytes) -> int:
     """
     with Image.open(io.BytesIO(picture)) as image:
         width, height = image.size
-    least = geometry.height * geometry.width
-    for area in range(least, (geometry.height + 16) * (geometry.width + 16)):
-        with contextlib.suppress(InputError):
-            if Geometry.fit(height, width, area) == geometry:
-                return area
+    # In whole numbers, so that it is exact; the square root that follows it is not.
+    least = max(
+        -(-(geometry.height**2) * width // height), -(-(geometry.width**2) * height // width)
+    )
+    for area in (least, least + 1):
+        if Geometry.fit(height, width, area) == geometry:
+            return area
     raise ExpectationError(
         f"no max_area makes frames of {geometry.width}x{geometry.height} of a picture of "
         f"{width}x{height}: on a server they have its aspect ratio"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lingbot_tools.gpu_check.golden import measure
+from lingbot_tools.gpu_check.measurements import measure_golden
 
 
 @pytest.mark.parametrize("kind", ["cam", "act"])
@@ -12,7 +12,7 @@ from lingbot_tools.gpu_check.golden import measure
     ("dtype", "limit"), [("float32", 1e-5), ("bfloat16", 1e-2), ("float16", 1e-3)]
 )
 def test_half_precision_is_close(kind, dtype, limit):
-    error = measure(kind, "cpu", dtype)
+    error = measure_golden(kind, "cpu", dtype)
     assert error["flow_relative"] < limit
     assert error["latents_relative"] < limit
     assert error["latents_max"] < 50 * limit

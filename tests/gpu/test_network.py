@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from lingbot_tools.gpu_check import golden
 from lingbot_tools.gpu_check.cases import SMALL, random_network
-from lingbot_tools.gpu_check.measurements import growth, open_session, play, random_control
+from lingbot_tools.gpu_check.measurements import (
+    growth,
+    measure_golden,
+    open_session,
+    play,
+    random_control,
+)
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.denoise import DenoiseStage
@@ -29,13 +34,13 @@ def stage() -> DenoiseStage:
     ("dtype", "limit"), [("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 5e-3)]
 )
 def test_golden_sessions_agree(kind, dtype, limit):
-    error = golden.measure(kind, "cuda:0", dtype)
+    error = measure_golden(kind, "cuda:0", dtype)
     assert error["flow_relative"] < limit
     assert error["latents_relative"] < limit
 
 
 def test_golden_sessions_agree_when_compiled():
-    assert golden.measure("cam", "cuda:0", "float32", compile=True)["latents_relative"] < 1e-4
+    assert measure_golden("cam", "cuda:0", "float32", compile=True)["latents_relative"] < 1e-4
 
 
 def test_a_seed_repeats_every_bit(stage):
