@@ -74,9 +74,8 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
 
 
 def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: torch.dtype) -> None:
-    network = random_network(case.config, device, dtype)
-    stage = DenoiseStage(network, device)
-    weights = sum(weight.nbytes for weight in network.parameters())
+    stage = DenoiseStage(random_network(case.config, device, dtype), device)
+    weights = sum(weight.nbytes for weight in stage.network.parameters())
     for name, options, chunks in (
         ("window15+sink3", case.rolling, case.rolling_chunks),
         ("full", case.full, case.full.chunk_count),

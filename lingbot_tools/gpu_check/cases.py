@@ -29,8 +29,7 @@ class Case:
     name: str
     config: TransformerConfig
     geometry: Geometry
-    vae_width: int
-    """`base_dim` of the VAE."""
+    vae_width: int  # `base_dim`
     compile_backend: str
     rolling: SessionOptions
     full: SessionOptions
@@ -114,7 +113,7 @@ def mean_ms(work: Callable[[], Any], repeats: int) -> float:
     return round(measured.timeit(repeats).mean * 1000, 3)
 
 
-def count_operations(device: torch.device, work: Callable[[], Any]) -> int:
+def count_flops(device: torch.device, work: Callable[[], Any]) -> int:
     """Floating-point operations of `work`."""
     # Torch counts no fused attention on a CPU; on a GPU the plain one would take too much memory.
     attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()

@@ -11,14 +11,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lingbot_tools.gpu_check.cases import (
-    CHUNK,
-    Case,
-    count_operations,
-    mean_ms,
-    memory_bytes,
-    timed,
-)
+from lingbot_tools.gpu_check.cases import CHUNK, Case, count_flops, mean_ms, memory_bytes, timed
 from lingbot_tools.regression.expectations import Expectations
 from lingbot_tools.regression.play import play as play_expected
 from lingbot_triton.options import SessionOptions
@@ -95,7 +88,7 @@ def operations(stage: DenoiseStage, state: DenoiseState, case: Case) -> dict[str
         "step": lambda: network(state.sample, modulation, state.caches),
         "commit": lambda: network.commit(state.sample, modulation, state.caches),
     }
-    return {name: count_operations(stage.device, part) for name, part in work.items()}
+    return {name: count_flops(stage.device, part) for name, part in work.items()}
 
 
 def summarize(

@@ -9,9 +9,8 @@ from typing import Any
 def chunk_times(report: dict[str, Any], window: str) -> dict[str, float]:
     """Milliseconds for 12 frames: what a person waits, what is beside that, and all in line."""
     session, vae = report["sessions"][window], report["vae"]["float32"]
-    latent, commit = session["latent_ms"], session["commit_ms"]
-    frame = vae["decode_frame_ms"]
-    times = {
+    latent, commit, frame = session["latent_ms"], session["commit_ms"], vae["decode_frame_ms"]
+    return {
         "control to latent": latent,
         "control to first frames": latent + frame,
         "control to last frame": latent + 3 * frame,
@@ -20,7 +19,6 @@ def chunk_times(report: dict[str, Any], window: str) -> dict[str, float]:
         "whole chunk in line": latent + 3 * frame + commit,
         "condition, prefetched": vae["encode_chunk_ms"],
     }
-    return {name: round(ms, 3) for name, ms in times.items()}
 
 
 def table(report: dict[str, Any]) -> str:

@@ -1,8 +1,4 @@
-"""`scripts/regress CHECKPOINT EXPECTED`: this implementation against expectations.
-
-Prints one JSON object and ends with status 1 where a difference is beyond its tolerance, 2 where
-the checkpoint or the expectations cannot be used.
-"""
+"""`scripts/regress CHECKPOINT EXPECTED`: this implementation against expectations."""
 
 from __future__ import annotations
 
@@ -48,6 +44,7 @@ def main(checkpoint: Path, expected: Path, url: str | None, server: bool, record
     It is played on the stages in this process, and with --url or --server through a server too.
     Device, number format and threads come from the LINGBOT_* variables; with LINGBOT_SECRET set
     to the server's, conditions, flows and latents are compared there as well as frames.
+    Exit code 1 where a difference is beyond its tolerance, 2 where nothing could be compared.
     """
     try:
         if recording:
@@ -79,11 +76,8 @@ def record(checkpoint: Path, expected: Path, settings: Settings) -> Path:
     stages = Stages.load(settings.replace(checkpoint=str(checkpoint)))
     conditions = conditions_of(stages.condition, expectations)
     played = stages.play(expectations, expectations.full, conditions)
-    tensors = {
-        "condition": np.concatenate(conditions, axis=1),
-        "latents": played.latents,
-        "frames_u8": played.frames,
-    }
+    tensors = {"condition": np.concatenate(conditions, axis=1)}
+    tensors |= {"latents": played.latents, "frames_u8": played.frames}
     path = expected / f"{expectations.full.file}.safetensors"
     save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
     session = expectations.session | {"made_by": "lingbot-triton"}

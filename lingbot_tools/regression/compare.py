@@ -53,8 +53,7 @@ def play_on_stages(checkpoint: Path, expected: Path, settings: Settings | None =
     _compare_controls(report, expectations, kind)
     _compare_long_condition(report, expectations, stages)
     compare_sessions(report, expectations, stages, variants)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report.measures["peak_memory_bytes"] = peak
+    report.measures["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return report
 
 

@@ -53,8 +53,7 @@ class Expectations:
 
     folder: Path
     session: dict[str, Any]
-    keys: list[str]
-    """Pressed keys of every chunk."""
+    keys: list[str]  # pressed in each chunk
     geometry: Geometry
 
     @classmethod
@@ -67,11 +66,9 @@ class Expectations:
             session["prompt"], session["seed"]
         except (KeyError, TypeError) as error:
             raise ExpectationError(f"{folder}/session.json lacks {error}") from None
-        frames = session.get("chunk_size", CHUNK)
-        if frames != CHUNK:
+        if (frames := session.get("chunk_size", CHUNK)) != CHUNK:
             raise ExpectationError(
-                f"{folder}/session.json has chunks of {frames} latent frames; "
-                f"only {CHUNK} are known"
+                f"{folder}/session.json has chunks of {frames} latent frames, not {CHUNK}"
             )
         return cls(folder, session, keys, geometry)
 

@@ -29,7 +29,7 @@ from the ones the float frames are cut to. `steady_chunk` is in chunks.
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison; it is right where the difference is at most the tolerance."""
+    """One comparison; right where the difference is at most the tolerance: never NaN."""
 
     name: str
     kind: str
@@ -40,14 +40,16 @@ class Check:
 
 @dataclass
 class Report:
-    """All comparisons with one folder of expectations."""
+    """All comparisons with one folder of expectations.
+
+    `not_compared` is what the folder lacks, or holds beyond what is known here; `measures` are PSNR
+    (dB; infinite for equal frames) and SSIM of frames, and peak memory.
+    """
 
     played_on: str
     checks: list[Check] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
-    """What the folder lacks, or holds beyond what is known here."""
     measures: dict[str, Any] = field(default_factory=dict)
-    """PSNR (dB; infinite for equal frames) and SSIM of frames, peak memory."""
 
     @property
     def ok(self) -> bool:
@@ -56,7 +58,6 @@ class Report:
 
     def add(self, name: str, kind: str, difference: float) -> None:
         tolerance = TOLERANCES[kind]
-        # NaN is within no tolerance.
         self.checks.append(Check(name, kind, difference, tolerance, difference <= tolerance))
 
     def compare(self, name: str, kind: str, mine: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -70,8 +71,8 @@ class Report:
             mine = np.clip(expected, mine, mine + 1.0)
         same_shape = mine.shape == expected.shape
         differences = np.abs(mine.astype(np.float64) - expected) if same_shape else np.array(np.inf)
-        largest = float(differences.max(initial=0))
-        self.add(name, "frames_largest" if kind == "frames" else kind, largest)
+        checked = "frames_largest" if kind == "frames" else kind
+        self.add(name, checked, float(differences.max(initial=0)))
         if kind == "frames":
             off = float((differences > 0).mean()) if same_shape else math.inf
             self.add(f"{name}.off_share", "frames_off_share", off)
@@ -102,7 +103,7 @@ class Report:
         failed = [check.name for check in self.checks if not check.ok]
         content = {"ok": self.ok, **asdict(self), "tolerances": TOLERANCES, "failed": failed}
         strict = json.loads(json.dumps(content), parse_constant=lambda name: str(float(name)))
-        return json.dumps(strict, indent=2, allow_nan=False)
+        return json.dumps(strict, indent=2)
 
 
 def merge(reports: list[Report]) -> Report:

@@ -7,6 +7,7 @@ too, and prompts, conditions, flows and latents are compared as Triton passes th
 from __future__ import annotations
 
 import io
+import math
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,7 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
             report.compare(f"{variant.file}.frames", "frames", mine, frames)
             report.compare_repeat(mine, again)
     if secret is None:
-        what = "contexts, conditions, flows and latents"
-        report.not_compared.append(f"{what}: LINGBOT_SECRET is not set")
+        report.not_compared.append("what workers give: LINGBOT_SECRET is not set")
         return report
     with grpcclient.InferenceServerClient(url) as client:
         stages = Stages(*(RemoteStage(client, stage.name, secret) for stage in STAGES))
@@ -106,10 +106,9 @@ def area_for(geometry: Geometry, picture: bytes) -> int:
     """
     with Image.open(io.BytesIO(picture)) as image:
         width, height = image.size
-    # In whole numbers, so that it is exact; the square root that follows it is not.
-    least = max(
-        -(-(geometry.height**2) * width // height), -(-(geometry.width**2) * height // width)
-    )
+    # The areas at which each side is long enough, rounded up; `fit` takes roots, which round too.
+    aspect = width / height
+    least = math.ceil(max(geometry.height**2 * aspect, geometry.width**2 / aspect))
     for area in (least, least + 1):
         if Geometry.fit(height, width, area) == geometry:
             return area
