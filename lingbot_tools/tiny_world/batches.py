@@ -5,27 +5,24 @@ A layout says which chunks of a film lie side by side, where, and which of them 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from lingbot_tools.tiny_world.films import CHUNK, Films, frames_of
-from lingbot_tools.tiny_world.forward import segment_tokens
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.walk import follow
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import pixel_intrinsics, relative_poses
 from lingbot_triton.world.control import control, rays
-from lingbot_triton.world.geometry import PATCH, Geometry
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.text import TextEncoder
 
 GEOMETRY = Geometry(HEIGHT, WIDTH)
-GRID = (CHUNK, HEIGHT // 8 // PATCH, WIDTH // 8 // PATCH)
-
 _NO_PROMPT = 0.1
 """How often a film comes without its prompt."""
 _CPU = torch.device("cpu")
@@ -78,29 +75,25 @@ class Layout:
 
     def views(self, tokens_per_frame: int) -> list[list[slice]]:
         """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
-        chunk = CHUNK * tokens_per_frame
+        positions = [first + frame for first in self.first_frames for frame in range(CHUNK)]
         views = []
-        for segment in range(self.clean + len(self.chunks)):
-            asking = segment if segment < self.clean else segment - self.clean
-            frames = [frame for frame in range(asking * CHUNK) if self._sees(asking, frame)]
-            # Runs of successive frames: within one, number and place differ by the same.
-            runs = [
-                [frame for _, frame in run]
-                for _, run in groupby(enumerate(frames), lambda pair: pair[1] - pair[0])
-            ]
-            spans = [
-                slice(run[0] * tokens_per_frame, (run[-1] + 1) * tokens_per_frame) for run in runs
-            ]
-            views.append([*spans, slice(segment * chunk, (segment + 1) * chunk)])
+        for segment, asking in enumerate((*range(self.clean), *range(len(self.chunks)))):
+            before = positions[: asking * CHUNK]
+            sink = oldest = 0
+            if self.window is not None:
+                sink = bisect_left(before, self.sink)
+                newest = self.first_frames[asking] + CHUNK
+                oldest = bisect_left(before, newest - (self.window - self.sink), lo=sink)
+            own = segment * CHUNK
+            spans = ((0, sink), (oldest, len(before)), (own, own + CHUNK))
+            views.append(
+                [
+                    slice(first * tokens_per_frame, end * tokens_per_frame)
+                    for first, end in spans
+                    if first < end
+                ]
+            )
         return views
-
-    def _sees(self, asking: int, frame: int) -> bool:
-        """Whether chunk `asking` finds the layout's latent frame number `frame` in the cache."""
-        position = self.first_frames[frame // CHUNK] + frame % CHUNK
-        if self.window is None or position < self.sink:
-            return True
-        newest = self.first_frames[asking] + CHUNK
-        return position >= newest - (self.window - self.sink)
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ class Batch:
     condition: torch.Tensor
     """[b, 20, 3n, h, w]"""
     control: torch.Tensor
-    """Tokens [b, n, t, control width]."""
+    """[b, 384, 3n, h, w]"""
     contexts: list[torch.Tensor]
 
 
@@ -139,9 +132,7 @@ class Batches:
             layout,
             self.films.latents[chosen][:, :, frames].float(),
             torch.stack([self.films.condition(index, layout.chunks) for index in chosen]),
-            segment_tokens(
-                torch.stack([self._control(index, layout.chunks) for index in chosen]), CHUNK
-            ),
+            torch.stack([self._control(index, layout.chunks) for index in chosen]),
             [self.contexts[prompt] for prompt in prompts],
         )
 

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lingbot_tools.tiny_world.batches import GRID, Batch, Batches, Layout
+from lingbot_tools.tiny_world.batches import Batches, Layout
 from lingbot_tools.tiny_world.films import CHUNK
-from lingbot_tools.tiny_world.forward import (
-    forward,
-    read_controls,
-    read_prompts,
-    rope,
-    segment_tokens,
-    unsegment_tokens,
-)
+from lingbot_tools.tiny_world.forward import predict_flow
 from lingbot_tools.tiny_world.loop import Losses
 from lingbot_triton.presets import FAST
 from lingbot_triton.world.dit import WorldTransformer
@@ -67,8 +60,8 @@ class DiTTrainee:
         config: DiTConfig,
         seed: int,
     ) -> None:
-        self.network = network
         self.module: torch.nn.Module = network
+        self.network = network
         self.batches = batches
         self.weights = channel_weights.view(-1, 1, 1, 1)
         self.seed = seed
@@ -91,35 +84,9 @@ class DiTTrainee:
         sample = (1 - sigma) * clean + sigma * torch.randn(clean.shape, generator=generator)
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
-            flow = self.flow(batch, history, sample, timesteps)
+            flow = predict_flow(self.network, batch, history, sample, timesteps)
         errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
         return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
-
-    def flow(
-        self, batch: Batch, history: torch.Tensor, sample: torch.Tensor, timesteps: torch.Tensor
-    ) -> torch.Tensor:
-        """[b, 16, 3n, h, w] at noisy samples, each after the clean `history` before it."""
-        network, layout = self.network, batch.layout
-        parts = [
-            segment_tokens(torch.cat((video, batch.condition), dim=1), CHUNK)
-            for video in (history, sample)
-        ]
-        clean = layout.clean
-        camera = [
-            (torch.cat((scale[:, :clean], scale), 1), torch.cat((shift[:, :clean], shift), 1))
-            for scale, shift in read_controls(network, batch.control)
-        ]
-        patches = forward(
-            network,
-            torch.cat((parts[0][:, :clean], parts[1]), dim=1),
-            torch.cat((timesteps.new_zeros(len(timesteps), clean), timesteps), dim=1),
-            camera,
-            read_prompts(network, batch.contexts),
-            rope(network, [*layout.first_frames[:clean], *layout.first_frames], GRID),
-            layout.views(GRID[1] * GRID[2]),
-            outputs=len(layout.chunks),
-        )
-        return unsegment_tokens(patches, GRID)
 
 
 def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:

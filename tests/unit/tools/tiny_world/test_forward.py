@@ -3,21 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lingbot_tools.tiny_world.batches import Layout
-from lingbot_tools.tiny_world.forward import (
-    forward,
-    read_controls,
-    read_prompts,
-    rope,
-    segment_tokens,
-    unsegment_tokens,
-)
+from lingbot_tools.tiny_world.batches import Batch, Layout
+from lingbot_tools.tiny_world.films import CHUNK
+from lingbot_tools.tiny_world.forward import predict_flow
 from lingbot_tools.tiny_world.network import NetworkSize, build_network
-from lingbot_triton.world.dit import WorldTransformer, patchify, unpatchify
-from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.kv_cache import KVCache
-
-CHUNK = WORLD_FAST.chunk_latent_frames
 
 GRID = (CHUNK, 2, 3)
 TOKENS_PER_FRAME = 6
@@ -39,23 +30,21 @@ def randoms(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def clip() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Clean and noisy samples with conditions, controls, and a prompt, for one film."""
-    frames = CHUNKS * CHUNK
-    return (
-        randoms(36, frames, 4, 6, seed=1),
-        randoms(36, frames, 4, 6, seed=2),
-        randoms(384, frames, 4, 6, seed=3),
-        randoms(7, 64, seed=4),
+def film(count: int, seed: int) -> tuple[torch.Tensor, ...]:
+    """Clean and noisy samples, condition and control of a film's chunks."""
+    return tuple(
+        randoms(channels, count * CHUNK, 4, 6, seed=seed + part)
+        for part, channels in enumerate((16, 16, 20, 384))
     )
 
 
 @torch.inference_mode()
 def streamed(network: WorldTransformer, layout: Layout, timestep: int) -> torch.Tensor:
     """The flows that sessions compute, chunk after chunk, each committed clean."""
-    clean, noisy, control, context = clip()
+    clean, noisy, condition, control = film(CHUNKS, seed=1)
+    clean, noisy = (torch.cat((video, condition)) for video in (clean, noisy))
     caches = network.open(
-        context,
+        randoms(7, 64, seed=5),
         KVCache(
             layers=3,
             frames=layout.window or CHUNKS * CHUNK,
@@ -86,57 +75,22 @@ def test_one_pass_computes_what_sessions_compute(
     network: WorldTransformer, window: int | None, sink: int
 ) -> None:
     layout = Layout.whole(CHUNKS, window, sink)
-    clean, noisy, control, context = (part.unsqueeze(0) for part in clip())
-    tokens = torch.cat(
-        (
-            segment_tokens(clean, CHUNK)[:, :-1],
-            segment_tokens(noisy, CHUNK),
-        ),
-        dim=1,
-    )
-    camera = [
-        tuple(torch.cat((part[:, :-1], part), dim=1) for part in pair)
-        for pair in read_controls(network, segment_tokens(control, CHUNK))
-    ]
-    first = [*layout.first_frames[:-1], *layout.first_frames]
-    timesteps = torch.tensor([[0] * (CHUNKS - 1) + [825] * CHUNKS])
-    patches = forward(
-        network,
-        tokens,
-        timesteps,
-        camera,  # type: ignore[arg-type]
-        read_prompts(network, [context[0]]),
-        rope(network, first, GRID),
-        layout.views(TOKENS_PER_FRAME),
-        outputs=CHUNKS,
-    )
-    mine = unsegment_tokens(patches, GRID)[0]
+    clean, noisy, condition, control = (part.unsqueeze(0) for part in film(CHUNKS, seed=1))
+    batch = Batch(layout, clean, condition, control, [randoms(7, 64, seed=5)])
+    flow = predict_flow(network, batch, clean, noisy, torch.full((1, CHUNKS), 825))[0]
     expected = streamed(network, layout, 825)
-    assert (mine - expected).abs().max() < 1e-4 * max(1.0, float(expected.abs().max()))
+    assert (flow - expected).abs().max() < 1e-4 * max(1.0, float(expected.abs().max()))
 
 
 def test_prompts_of_different_lengths_do_not_mix(network: WorldTransformer) -> None:
-    short, long = randoms(3, 64, seed=5), randoms(9, 64, seed=6)
-    x = randoms(2, 1, 18, 144, seed=7)
-    camera = read_controls(network, randoms(2, 1, 18, 1536, seed=8))
-    freqs = rope(network, [0], GRID)
+    contexts = [randoms(3, 64, seed=5), randoms(9, 64, seed=6)]
+    films = [torch.stack(part) for part in zip(film(1, seed=7), film(1, seed=11), strict=True)]
 
-    def flow(index: slice, contexts: list[torch.Tensor]) -> torch.Tensor:
-        chosen = [(scale[index], shift[index]) for scale, shift in camera]
-        timesteps = torch.full((len(contexts), 1), 700)
-        prompts = read_prompts(network, contexts)
-        return forward(
-            network, x[index], timesteps, chosen, prompts, freqs, [[slice(0, 18)]], outputs=1
-        )
+    def flow(chosen: slice) -> torch.Tensor:
+        clean, noisy, condition, control = (part[chosen] for part in films)
+        batch = Batch(Layout.whole(1), clean, condition, control, contexts[chosen])
+        return predict_flow(network, batch, clean, noisy, torch.full((len(clean), 1), 700))
 
-    both = flow(slice(0, 2), [short, long])
-    assert torch.allclose(both[:1], flow(slice(0, 1), [short]), atol=1e-5)
-    assert torch.allclose(both[1:], flow(slice(1, 2), [long]), atol=1e-5)
-
-
-def test_segments_are_the_services_patches() -> None:
-    video = randoms(2, 5, 6, 4, 6, seed=12)
-    segments = segment_tokens(video, 3)
-    assert torch.equal(segments[1, 1], patchify(video[1, :, 3:].contiguous()))
-    patches = randoms(1, 2, 18, 20, seed=13)
-    assert torch.equal(unsegment_tokens(patches, GRID)[0, :, 3:], unpatchify(patches[0, 1], GRID))
+    both = flow(slice(0, 2))
+    assert torch.allclose(both[:1], flow(slice(0, 1)), atol=1e-5)
+    assert torch.allclose(both[1:], flow(slice(1, 2)), atol=1e-5)
