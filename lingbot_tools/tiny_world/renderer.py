@@ -7,18 +7,21 @@ focal length is the picture's width, as `world.camera.pixel_intrinsics` has it b
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lingbot_tools.tiny_world.background import Array, Rays, background
-from lingbot_tools.tiny_world.objects import View, draw_object, visible_cells
-from lingbot_tools.tiny_world.scene import Scene
+from lingbot_tools.tiny_world.background import Array, background, fog
+from lingbot_tools.tiny_world.scene import EYE_HEIGHT, Scene
 
 WIDTH, HEIGHT = 96, 64
 
 _SAMPLES = 2
 """Rays per pixel along each axis, where there are objects."""
+_NEAR = 0.05
+_FAR = 8.0
+"""Beyond this, fog has taken the objects' colour."""
 
 
 def render(
@@ -29,34 +32,137 @@ def render(
     What lies behind the objects is smoothed as it is computed, and takes one ray per pixel.
     """
     placed = (scene.placement @ poses).astype(np.float32)
-    coarse, fine = _camera_rays(width, height, 1), _camera_rays(width, height, _SAMPLES)
+    rays = _camera_rays(width, height, 1), _camera_rays(width, height, _SAMPLES)
     frames = np.empty((len(poses), height, width, 3), np.uint8)
+    parts = list(itertools.product(range(_SAMPLES), repeat=2))
     for frame, pose in zip(frames, placed, strict=True):
-        turn, eye = pose[:3, :3], pose[:3, 3]
-        behind = background(scene, eye, _turned(coarse, turn))
-        colour = behind.repeat(_SAMPLES, axis=1).repeat(_SAMPLES, axis=2)
-        depth = np.full(colour.shape[1:], np.inf, np.float32)
-        view = View(scene, turn, eye, _turned(fine, turn), colour, depth)
-        for row, column in visible_cells(view):
-            draw_object(view, row, column)
-        mean = sum(
-            colour[:, row::_SAMPLES, column::_SAMPLES]
-            for row, column in itertools.product(range(_SAMPLES), repeat=2)
-        )
+        view = _View(scene, pose, *rays)
+        for row, column in view.visible_cells():
+            view.draw_object(row, column)
+        mean = sum(view.colour[:, row::_SAMPLES, column::_SAMPLES] for row, column in parts)
         levels = mean * (255 * scene.brightness / _SAMPLES**2) + 0.5
         frame[:] = np.clip(levels, 0, 255).transpose(1, 2, 0)
     return frames
 
 
-def _camera_rays(width: int, height: int, samples: int) -> Rays:
-    """At the centres of `samples` by `samples` parts of each pixel, in camera axes, z = 1."""
+def _camera_rays(width: int, height: int, samples: int) -> Array:
+    """[3, h, w] through the centres of `samples` by `samples` parts of each pixel, z = 1."""
     x = ((np.arange(width * samples) + 0.5) / samples - width / 2) / width
     y = ((np.arange(height * samples) + 0.5) / samples - height / 2) / width
     grid = np.meshgrid(x, y)
-    directions = np.stack((*grid, np.ones_like(grid[0]))).astype(np.float32)
-    return Rays(directions, np.sqrt((directions**2).sum(0)))
+    rays: Array = np.stack((*grid, np.ones_like(grid[0]))).astype(np.float32)
+    return rays
 
 
-def _turned(rays: Rays, turn: Array) -> Rays:
-    shape = rays.directions.shape
-    return Rays((turn @ rays.directions.reshape(3, -1)).reshape(shape), rays.stretch)
+class _View:
+    """One picture in work; lengths along a ray are depths, as its z in camera axes is 1."""
+
+    def __init__(self, scene: Scene, pose: Array, coarse: Array, fine: Array) -> None:
+        """`fine` rays are cast at objects, several a pixel."""
+        self.scene, self.turn, self.eye = scene, pose[:3, :3], pose[:3, 3]
+        lengths = [np.sqrt((rays**2).sum(0)) for rays in (coarse, fine)]
+        behind, self.rays = (
+            (self.turn @ rays.reshape(3, -1)).reshape(rays.shape) for rays in (coarse, fine)
+        )
+        self.lengths = lengths[1]
+        colour = background(scene, self.eye, behind, lengths[0])
+        self.colour = colour.repeat(_SAMPLES, axis=1).repeat(_SAMPLES, axis=2)
+        self.depth = np.full(self.lengths.shape, np.inf, np.float32)
+
+    def visible_cells(self) -> list[list[int]]:
+        """Lattice points whose objects may be in view; nearness is sorted out by depth."""
+        spacing = self.scene.spacing
+        reach = int(_FAR / spacing) + 1
+        span = np.arange(-reach, reach + 1)
+        grid = np.meshgrid(*(span + round(float(at) / spacing) for at in self.eye[::2]))
+        cells = np.reshape(grid, (2, -1))
+        x, z = cells * spacing - self.eye[::2, None]
+        # Along the floor, whatever the pitch, which widens what of the plane is in view.
+        right = self.turn[[0, 2], 0]
+        ahead = z * right[0] - x * right[1]
+        aside = np.abs(x * right[0] + z * right[1])
+        seen = (x * x + z * z < _FAR**2) & (ahead > -0.8) & (aside < 0.6 * ahead + 1.0)
+        points: list[list[int]] = cells[:, seen].T.tolist()
+        return points
+
+    def draw_object(self, row: int, column: int) -> None:
+        """Paint what stands on a lattice point: a pillar, or a trunk with its crown."""
+        scene, grove = self.scene, self.scene.kind == "grove"
+        x, z = row * scene.spacing - self.eye[0], column * scene.spacing - self.eye[2]
+        self._pillar(x, z, scene.object_colours[0 if grove else (row + column) % 2])
+        if grove:
+            self._ball((x, EYE_HEIGHT - scene.height, z), 0.42 * scene.spacing * 0.5)
+
+    def _pillar(self, x: float, z: float, colour: Array) -> None:
+        radius, light = self.scene.radius, self.scene.light[::2]
+        base, top = EYE_HEIGHT, EYE_HEIGHT - self.scene.height
+        window = self._window((x - radius, top, z - radius), (x + radius, base, z + radius))
+        if window is None:
+            return
+        rays = self.rays[:, window[0], window[1]]
+        enter = _enter_round if self.scene.round else _enter_square
+        depth, facing = enter(rays[::2], (x, z), radius, light)
+        y = depth * rays[1]
+        lit = 0.62 + 0.38 * np.maximum(facing, -0.5)
+        lit *= 1 - 0.35 * np.clip(1 - (base - y) / 0.35, 0, 1) ** 2
+        self._paint(window, np.where((y <= base) & (y >= top), depth, np.inf), lit, colour)
+
+    def _ball(self, centre: Sequence[float], radius: float) -> None:
+        window = self._window([c - radius for c in centre], [c + radius for c in centre])
+        if window is None:
+            return
+        light, colour = self.scene.light, self.scene.object_colours[1]
+        depth, facing = _enter_round(self.rays[:, window[0], window[1]], centre, radius, light)
+        self._paint(window, depth, 0.66 + 0.34 * np.maximum(facing, -0.6), colour)
+
+    def _window(self, low: Sequence[float], high: Sequence[float]) -> tuple[slice, slice] | None:
+        """The part of the picture that a box in the scene, relative to the eye, may cover."""
+        corners = itertools.product(*zip(low, high, strict=True))
+        seen = np.array(list(corners), np.float32) @ self.turn
+        height, width = self.depth.shape
+        if seen[:, 2].max() < _NEAR:
+            return None
+        if seen[:, 2].min() < _NEAR:
+            return slice(0, height), slice(0, width)
+        x = seen[:, 0] / seen[:, 2] * width + width / 2
+        y = seen[:, 1] / seen[:, 2] * width + height / 2
+        rows = slice(max(int(y.min()), 0), min(int(y.max()) + 1, height))
+        columns = slice(max(int(x.min()), 0), min(int(x.max()) + 1, width))
+        return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
+
+    def _paint(self, window: tuple[slice, slice], depth: Array, lit: Array, colour: Array) -> None:
+        """Colour the rays of the window that meet a surface where nothing nearer is."""
+        hit = (depth > _NEAR) & (depth < self.depth[window])
+        surface = colour[:, None] * lit[hit]
+        fogged = fog(self.scene, surface, depth[hit] * self.lengths[window][hit])
+        self.colour[:, window[0], window[1]][:, hit] = fogged
+        self.depth[window][hit] = depth[hit]
+
+
+def _enter_round(
+    rays: Array, centre: Sequence[float], radius: float, light: Array
+) -> tuple[Array, Array]:
+    """Depth (infinite for a miss) where `rays` enter a ball or an endless cylinder, and how far
+    its surface there faces the light; of 3 or 2 coordinates each.
+    """
+    a = (rays**2).sum(0)
+    b = sum(ray * c for ray, c in zip(rays, centre, strict=True))
+    rest = b * b - a * (sum(c * c for c in centre) - radius * radius)
+    depth = np.where(rest > 0, (b - np.sqrt(np.maximum(rest, 0))) / (a + 1e-9), np.inf)
+    finite = np.where(rest > 0, depth, 0)
+    normal = [(finite * ray - c) / radius for ray, c in zip(rays, centre, strict=True)]
+    return depth, sum(n * toward for n, toward in zip(normal, light, strict=True))
+
+
+def _enter_square(
+    rays: Array, centre: Sequence[float], radius: float, light: Array
+) -> tuple[Array, Array]:
+    """The same for an endless square column that is aligned with the axes."""
+    inverse = 1 / np.where(np.abs(rays) < 1e-6, np.float32(1e-6), rays)
+    middle = np.array(centre)[:, None, None]
+    planes = (middle - radius) * inverse, (middle + radius) * inverse
+    enter, leave = np.minimum(*planes), np.maximum(*planes)
+    first = np.maximum(*enter)
+    depth = np.where(first <= np.minimum(*leave), first, np.inf)
+    facing = -np.sign(inverse) * light[:, None, None]
+    return depth, np.where(enter[0] > enter[1], facing[0], facing[1])
