@@ -42,7 +42,12 @@ SKIES = {  # horizon, zenith, brightness of everything
     "in the mist": ((0.80, 0.82, 0.83), (0.68, 0.72, 0.76), 0.95),
 }
 
-KINDS = ("plaza", "grove", "hall")
+_PILLARS = "A {kind} with {1} and {2} pillars on a {floor} {0} floor {sky}."
+KINDS = {  # radius and height of the objects, and the prompt with colours of floor and objects
+    "plaza": ((0.14, 0.24), (1.0, 1.6), _PILLARS),
+    "grove": ((0.06, 0.1), (1.0, 1.6), "A grove of {2} trees on a {floor} {0} meadow {sky}."),
+    "hall": ((0.14, 0.24), (1.3, 1.5), _PILLARS),
+}
 FLOORS = ("checkered", "striped", "plain")
 
 
@@ -95,73 +100,51 @@ class Scene:
     def sample(cls, seed: int) -> Scene:
         """The scene number `seed`."""
         random = np.random.default_rng([seed, 0x5CE9E])
-        kind = str(random.choice(KINDS))
+        draw = random.uniform
+        kind = str(random.choice(list(KINDS)))
+        radius, height, prompt = KINDS[kind]
         floor = str(random.choice(FLOORS[:2] if kind != "grove" else FLOORS))
         sky = str(random.choice(list(SKIES)))
         names = [str(name) for name in random.choice(list(COLOURS), 3, replace=False)]
-        horizon, zenith, brightness = SKIES[sky]
-        ground = _jittered(random, COLOURS[names[0]])
-        other = ground * random.uniform(0.62, 0.78) if floor != "plain" else ground
-        objects = _jittered(random, COLOURS[names[1]]), _jittered(random, COLOURS[names[2]])
+        horizon, zenith = (np.array(colour, np.float32) for colour in SKIES[sky][:2])
+        ground = _jittered(random, names[0])
+        other = ground * draw(0.62, 0.78) if floor != "plain" else ground
+        objects = _jittered(random, names[1]), _jittered(random, names[2])
         if kind == "grove":
-            objects = (_jittered(random, COLOURS["brown"]), objects[1])
-        azimuth = random.uniform(-math.pi, math.pi)
-        lift = random.uniform(0.25, 0.5)
+            objects = (_jittered(random, "brown"), objects[1])
+        azimuth, lift = draw(-math.pi, math.pi), draw(0.25, 0.5)
         light = np.array([math.cos(azimuth), -lift, math.sin(azimuth)])
-        spacing = random.uniform(2.2, 3.0)
-        scene = {
-            "light": (light / np.linalg.norm(light)).astype(np.float32),
-            "hills": (
-                int(random.integers(5, 10)),
-                random.uniform(0, 2 * math.pi),
-                random.uniform(0.06, 0.16),
-            ),
-            "hill_colour": _jittered(random, COLOURS[names[0]]) * 0.35 + _rgb(horizon) * 0.45,
-            "tile": random.uniform(0.5, 0.9),
-            "radius": random.uniform(0.14, 0.24) if kind != "grove" else random.uniform(0.06, 0.1),
-            "height": random.uniform(1.0, 1.6) if kind != "hall" else random.uniform(1.3, 1.5),
-            "round": kind == "grove" or bool(random.random() < 0.5),
-            "fog": random.uniform(0.16, 0.22) * (1.5 if sky == "in the mist" else 1.0),
-            "yaw": random.uniform(-math.pi, math.pi),
-            "origin": (
-                spacing * (0.5 + random.uniform(-0.2, 0.2)),
-                spacing * (0.5 + random.uniform(-0.2, 0.2)),
-            ),
-        }
-        return cls(
+        spacing = draw(2.2, 3.0)
+        return cls(  # in the order of the draws, which what a seed gives depends on
             kind=kind,
             floor=floor,
-            prompt=describe(kind, floor, names, sky),
+            prompt=prompt.format(*names, kind=kind, floor=floor, sky=sky),
             floor_colours=(ground, other.astype(np.float32)),
             object_colours=objects,
-            horizon=_rgb(horizon),
-            zenith=_rgb(zenith),
-            brightness=brightness,
+            horizon=horizon,
+            zenith=zenith,
+            brightness=SKIES[sky][2],
+            light=(light / np.linalg.norm(light)).astype(np.float32),
             spacing=spacing,
-            **scene,
+            hills=(int(random.integers(5, 10)), draw(0, 2 * math.pi), draw(0.06, 0.16)),
+            hill_colour=_jittered(random, names[0]) * 0.35 + horizon * 0.45,
+            tile=draw(0.5, 0.9),
+            radius=draw(*radius),
+            height=draw(*height),
+            round=kind == "grove" or bool(random.random() < 0.5),
+            fog=draw(0.16, 0.22) * (1.5 if sky == "in the mist" else 1.0),
+            yaw=draw(-math.pi, math.pi),
+            origin=(spacing * (0.5 + draw(-0.2, 0.2)), spacing * (0.5 + draw(-0.2, 0.2))),
         )
-
-
-def describe(kind: str, floor: str, colours: list[str], sky: str) -> str:
-    """The prompt; `colours` are of the floor, the objects, and the other objects."""
-    if kind == "grove":
-        return f"A grove of {colours[2]} trees on a {floor} {colours[0]} meadow {sky}."
-    ground = f"a {floor} {colours[0]} floor"
-    return f"A {kind} with {colours[1]} and {colours[2]} pillars on {ground} {sky}."
 
 
 def vocabulary() -> list[str]:
     """Every word of every prompt, lower case, sorted."""
     words = {"a", "of", "trees", "on", "meadow", "with", "and", "pillars", "floor", "."}
-    words |= {*COLOURS, *KINDS, *FLOORS}
-    words |= {word for sky in SKIES for word in sky.split()}
-    return sorted(words)
+    return sorted({*words, *COLOURS, *KINDS, *FLOORS, *" ".join(SKIES).split()})
 
 
-def _rgb(values: tuple[float, float, float]) -> Colour:
-    return np.array(values, np.float32)
-
-
-def _jittered(random: np.random.Generator, values: tuple[float, float, float]) -> Colour:
-    jittered: Colour = np.clip(_rgb(values) + random.uniform(-0.05, 0.05, 3), 0, 1)
-    return jittered.astype(np.float32)
+def _jittered(random: np.random.Generator, name: str) -> Colour:
+    colour = np.array(COLOURS[name], np.float32) + random.uniform(-0.05, 0.05, 3)
+    jittered: Colour = np.clip(colour, 0, 1).astype(np.float32)
+    return jittered

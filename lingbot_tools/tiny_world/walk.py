@@ -11,9 +11,9 @@ from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import Camera, CameraMotion, Poses
 from lingbot_triton.world.family import WORLD_FAST
 
-HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
-"""Keys that walks hold, and how often, of 100."""
-_ODDS = (24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)
+_HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
+_ODDS = np.array((24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)) / 100
+"""How often walks hold which keys."""
 _REPEAT = 0.35
 """How often a walk goes on with the keys of the chunk before."""
 CLEARANCE = 0.15
@@ -54,15 +54,14 @@ def stroll(scene: Scene, chunks: int, seed: int) -> Walk:
     """A random walk that runs into nothing."""
     random = np.random.default_rng([seed, 0x3A1C])
     keys: tuple[str, ...] = ()
-    while len(keys) < chunks:
+    for _ in range(chunks):
         keys = (*keys, _next_keys(scene, keys, random))
     return follow(keys)
 
 
 def _next_keys(scene: Scene, keys: tuple[str, ...], random: np.random.Generator) -> str:
-    odds = np.array(_ODDS) / sum(_ODDS)
     for _ in range(_TRIES):
-        held = str(random.choice(HELD, p=odds))
+        held = str(random.choice(_HELD, p=_ODDS))
         if keys and random.random() < _REPEAT:
             held = keys[-1]
         walk = follow((*keys, held))
