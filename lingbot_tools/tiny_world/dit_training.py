@@ -10,7 +10,7 @@ import torch
 from lingbot_tools.tiny_world.batches import Batches, Layout
 from lingbot_tools.tiny_world.films import CHUNK
 from lingbot_tools.tiny_world.forward import predict_flow
-from lingbot_tools.tiny_world.loop import Losses
+from lingbot_tools.tiny_world.loop import Losses, optimisers
 from lingbot_triton.presets import FAST
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.schedule import Schedule
@@ -29,22 +29,8 @@ class DiTConfig:
     weight_decay: float = 0.01
 
 
-def optimisers(network: WorldTransformer, config: DiTConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices, AdamW for everything else."""
-    matrices: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    for name, parameter in network.named_parameters():
-        inner = name.startswith("blocks.") and parameter.ndim == 2
-        (matrices if inner else others).append(parameter)
-    return [
-        torch.optim.Muon(
-            matrices,
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        ),
-        torch.optim.AdamW(others, config.learning_rate, (0.9, 0.98), weight_decay=0.0),
-    ]
+def _is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
+    return name.startswith("blocks.") and parameter.ndim == 2
 
 
 class DiTTrainee:
@@ -60,12 +46,12 @@ class DiTTrainee:
         config: DiTConfig,
         seed: int,
     ) -> None:
-        self.module: torch.nn.Module = network
-        self.network = network
+        self.module = network
         self.batches = batches
         self.weights = channel_weights.view(-1, 1, 1, 1)
         self.seed = seed
-        self.optimisers = optimisers(network, config)
+        muon = config.learning_rate, config.weight_decay
+        self.optimisers = optimisers(network, _is_matrix, muon, config.learning_rate)
         self.schedule = Schedule.shifted(SHIFT, FAST.step_indices)
 
     def losses(self, step: int) -> Losses:
@@ -84,7 +70,7 @@ class DiTTrainee:
         sample = (1 - sigma) * clean + sigma * torch.randn(clean.shape, generator=generator)
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
-            flow = predict_flow(self.network, batch, history, sample, timesteps)
+            flow = predict_flow(self.module, batch, history, sample, timesteps)
         errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
         return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
 

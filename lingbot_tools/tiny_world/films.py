@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from rich.progress import Progress
 from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.renderer import render
 from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
-from lingbot_tools.tiny_world.vae_training import build_vae, to_pixels
+from lingbot_tools.tiny_world.vae_training import load_vae, released_statistics, to_pixels
 from lingbot_tools.tiny_world.walk import stroll
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
@@ -50,11 +49,10 @@ class Films:
     @classmethod
     def load(cls, work: Work) -> Films:
         """Every shard that is there; raises FileNotFoundError where there is none."""
-        shards = [
-            torch.load(path, weights_only=True) for path in sorted(_folder(work).glob("*.pt"))
-        ]
-        if not shards:
-            raise FileNotFoundError(f"{_folder(work)} holds no films")
+        paths = sorted(work.root.glob("films/*.pt"))
+        if not paths:
+            raise FileNotFoundError(f"{work.root} holds no films")
+        shards = [torch.load(path, weights_only=True) for path in paths]
         return cls(
             torch.cat([shard["latents"] for shard in shards]),
             torch.cat([shard["conditions"] for shard in shards]),
@@ -81,10 +79,8 @@ def frames_of(chunks: tuple[int, ...]) -> list[int]:
     return [chunk * CHUNK + frame for chunk in chunks for frame in range(CHUNK)]
 
 
-def _folder(work: Work) -> Path:
-    folder = work.path("films")
-    folder.mkdir(exist_ok=True)
-    return folder
+def _shard(number: int) -> str:
+    return f"films/{number:05}.pt"
 
 
 def make_films(
@@ -95,11 +91,10 @@ def make_films(
     Needs the normalised VAE's weights in `vae-final.pt`. Stops after `minutes`, or on Ctrl-C.
     With no `processes` this one does the work.
     """
-    folder = _folder(work)
     ending = time.monotonic() + 60 * minutes
     numbers = range(-(-size.films // size.shard))
-    missing = [number for number in numbers if not (folder / f"{number:05}.pt").exists()]
-    make = partial(_make_shard, folder, work.path("vae-final.pt"), base_dim, size)
+    missing = [number for number in numbers if not work.path(_shard(number)).exists()]
+    make = partial(_make_shard, work, size, base_dim)
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(console=console, refresh_per_second=1))
@@ -117,29 +112,25 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _make_shard(folder: Path, vae_file: Path, base_dim: int, size: FilmsSize, number: int) -> int:
-    vae = build_vae(base_dim, 0).eval().requires_grad_(False)
-    vae.load_state_dict(torch.load(vae_file, weights_only=True))
+def _make_shard(work: Work, size: FilmsSize, base_dim: int, number: int) -> int:
+    vae = load_vae(work, base_dim)
     first = FIRST_TRAINING_SCENE + number * size.shard
-    latents, conditions, keys = [], [], []
-    for scene_number in range(first, first + size.shard):
-        scene = Scene.sample(scene_number)
-        walk = stroll(scene, size.chunks, scene_number)
-        film = to_pixels(render(scene, walk.video))
+    scenes = list(range(first, first + size.shard))
+    walks = [stroll(Scene.sample(scene), size.chunks, scene) for scene in scenes]
+    latents, conditions = [], []
+    for scene, walk in zip(scenes, walks, strict=True):
+        film = to_pixels(render(Scene.sample(scene), walk.video))
         black = film.clone()[:, : 1 + TEMPORAL_STRIDE * (_CONDITION_LATENTS - 1)]
         black[:, 1:] = 0
         latents.append(encode(vae, film).half())
         conditions.append(encode(vae, black).half())
-        keys.append(list(walk.keys))
     shard = {
         "latents": torch.stack(latents),
         "conditions": torch.stack(conditions),
-        "scenes": list(range(first, first + size.shard)),
-        "keys": keys,
+        "scenes": scenes,
+        "keys": [list(walk.keys) for walk in walks],
     }
-    partial_path = folder / f"{number:05}.partial"
-    torch.save(shard, partial_path)
-    partial_path.rename(folder / f"{number:05}.pt")
+    work.replace(_shard(number), partial(torch.save, shard))
     return number
 
 
@@ -148,7 +139,7 @@ def encode(vae: Any, film: torch.Tensor) -> torch.Tensor:
     """Normalised latents [16, n, h, w] of a film [3, 4n - 3, H, W]."""
     with torch.autocast("cpu", torch.bfloat16):
         raw = vae.encode(film.unsqueeze(0)).latent_dist.mean.float()[0]
-    mean, std = statistics(vae)
+    mean, std = released_statistics(vae)
     normalised: torch.Tensor = (raw - mean) / std
     return normalised
 
@@ -156,18 +147,10 @@ def encode(vae: Any, film: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def decode(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     """The film [3, 4n - 3, H, W] of normalised latents [16, n, h, w]."""
-    mean, std = statistics(vae)
+    mean, std = released_statistics(vae)
     with torch.autocast("cpu", torch.bfloat16):
         film: torch.Tensor = vae.decode((latents * std + mean).unsqueeze(0)).sample[0]
     return film.float().clamp(-1, 1)
-
-
-def statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, std = (
-        torch.tensor(values).view(-1, 1, 1, 1)
-        for values in (vae.config.latents_mean, vae.config.latents_std)
-    )
-    return mean, std
 
 
 def channel_weights(vae: Any, films: Films, count: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,14 +25,18 @@ _FLOOR = 0.02
 """Share of the learning rate that is left at the end."""
 _MEAN_STEPS = 10
 _SAVE_SECONDS = 120
+_DECAY = 0.998
+"""Of the running average."""
 
 
 class Trainee(Protocol):
     """What a stage trains and how."""
 
     name: str
-    module: torch.nn.Module
     optimisers: list[torch.optim.Optimizer]
+
+    @property
+    def module(self) -> torch.nn.Module: ...
 
     def losses(self, step: int) -> Losses:
         """Terms of step number `step`; `total` is the one that is minimised.
@@ -57,16 +62,18 @@ class Work:
     root: Path
 
     def path(self, name: str) -> Path:
-        self.root.mkdir(parents=True, exist_ok=True)
-        return self.root / name
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def replace(self, name: str, write: Callable[[Path], object]) -> None:
+        unfinished = self.path(name).with_suffix(".partial")
+        write(unfinished)
+        os.replace(unfinished, self.path(name))
 
     def save(self, stage: str, reached: Reached, state: dict[str, Any]) -> None:
         """Keep a stage's progress and `state`, tensors in plain containers."""
-        content = {"reached": vars(reached), "state": state}
-        path = self.path(f"{stage}.pt")
-        partial = path.with_suffix(".partial")
-        torch.save(content, partial)
-        os.replace(partial, path)
+        self.replace(f"{stage}.pt", partial(torch.save, {"reached": vars(reached), "state": state}))
 
     def load(self, stage: str) -> tuple[Reached, dict[str, Any]] | None:
         """What `save` kept, None where there is nothing yet."""
@@ -77,10 +84,7 @@ class Work:
         return Reached(**content["reached"]), content["state"]
 
     def write_json(self, name: str, content: Any) -> None:
-        path = self.path(name)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(partial, path)
+        self.replace(name, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file, None where there is none."""
@@ -88,19 +92,37 @@ class Work:
         return json.loads(path.read_text()) if path.exists() else None
 
 
-class Average:
-    """Running average of a module's parameters, which is what is used in the end."""
+class Muon(torch.optim.Muon):
+    """Muon for weights of any shape, each taken as the matrix [out, in · size]."""
 
-    def __init__(self, module: torch.nn.Module, decay: float = 0.998) -> None:
-        self.decay = decay
-        self.weights = {name: p.detach().clone() for name, p in module.named_parameters()}
+    def __init__(self, weights: list[torch.nn.Parameter], rate: float, decay: float) -> None:
+        self.weights = weights
+        self.matrices = [torch.nn.Parameter(weight.data.flatten(1)) for weight in weights]
+        super().__init__(self.matrices, rate, decay, adjust_lr_fn="match_rms_adamw")
 
-    @torch.no_grad()
-    def update(self, module: torch.nn.Module, step: int) -> None:
-        # Early steps count less, or the average would remember the random start.
-        decay = min(self.decay, (1 + step) / (10 + step))
-        for name, parameter in module.named_parameters():
-            self.weights[name].lerp_(parameter, 1 - decay)
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for weight in self.weights:
+            weight.grad = None
+
+    def step(self, closure: Any = None) -> Any:
+        for weight, matrix in zip(self.weights, self.matrices, strict=True):
+            # Loading weights keeps the storage that both share.
+            matrix.grad = weight.grad.flatten(1) if weight.grad is not None else None
+        return super().step(closure)  # type: ignore[no-untyped-call]
+
+
+def optimisers(
+    module: torch.nn.Module,
+    inner: Callable[[str, torch.nn.Parameter], bool],
+    muon: tuple[float, float],
+    rate: float,
+) -> list[torch.optim.Optimizer]:
+    """Muon, with a rate and a weight decay, for the `inner` weights, AdamW for everything else."""
+    weights: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        (weights if inner(name, parameter) else others).append(parameter)
+    return [Muon(weights, *muon), torch.optim.AdamW(others, rate, (0.9, 0.98), weight_decay=0.0)]
 
 
 def learning_rate(step: int, share: float) -> float:
@@ -109,55 +131,100 @@ def learning_rate(step: int, share: float) -> float:
     return rise * (_FLOOR + (1 - _FLOOR) * (0.5 + 0.5 * math.cos(math.pi * share)))
 
 
-def train(
-    trainee: Trainee,
-    work: Work,
-    minutes: float,
-    max_steps: int | None,
-    console: Console,
-    on_save: Callable[[], None],
-) -> dict[str, torch.Tensor]:
-    """Train for `minutes` or `max_steps`, from where `work` left off; returns averaged weights.
+class Run:
+    """One stage, from where the work folder left off."""
 
-    On Ctrl-C the last step is kept before KeyboardInterrupt goes on.
-    """
-    average = Average(trainee.module)
-    # As they were built: what is resumed holds the rates of its last step.
-    rates = [[float(group["lr"]) for group in each.param_groups] for each in trainee.optimisers]
-    reached = _resume(trainee, average, work)
-    sums: dict[str, float] = {}
-    saved = time.monotonic()
-    columns = "{task.description}", BarColumn(), "{task.fields[figures]}", TimeElapsedColumn()
-    with Progress(*columns, console=console, refresh_per_second=1) as progress:
-        task = progress.add_task(trainee.name, total=1.0, figures="")
-        try:
-            while (share := _share(reached, minutes, max_steps)) < 1:
-                started = time.monotonic()
-                values = _gradients(trainee, reached.step)
-                with _uninterrupted():
-                    _update(trainee, average, reached.step, share, rates)
-                    reached.step += 1
-                reached.seconds += time.monotonic() - started
-                _note(reached, sums, values)
-                terms = (f"{name} {value:.4f}" for name, value in values.items())
-                figures = f"step {reached.step} {' '.join(terms)}"
-                progress.update(task, completed=share, figures=figures)
-                if time.monotonic() - saved > _SAVE_SECONDS:
-                    _save(trainee, average, work, reached)
-                    on_save()
-                    saved = time.monotonic()
-                    if not console.is_terminal:  # a log file sees no progress bar
-                        console.print(f"{trainee.name} {reached.seconds / 60:.0f} min, {figures}")
-        finally:
-            _save(trainee, average, work, reached)
-            on_save()
-    return average.weights
+    def __init__(
+        self, trainee: Trainee, work: Work, console: Console, on_save: Callable[[], None]
+    ) -> None:
+        self.trainee, self.work, self.console, self.on_save = trainee, work, console, on_save
+        self.reached = Reached()
+        self.average = {name: p.detach().clone() for name, p in trainee.module.named_parameters()}
+        """Running average of the weights, which is what is used in the end."""
+        # As they were built: what is resumed holds the rates of its last step.
+        self.rates = [[float(group["lr"]) for group in o.param_groups] for o in trainee.optimisers]
+        self.sums: dict[str, float] = {}
+        if (kept := work.load(trainee.name)) is not None:
+            self.reached, state = kept
+            trainee.module.load_state_dict(state["module"])
+            self.average = state["average"]
+            for optimiser, content in zip(trainee.optimisers, state["optimisers"], strict=True):
+                optimiser.load_state_dict(content)
 
+    def train(self, minutes: float, max_steps: int | None) -> None:
+        """Train for `minutes` or `max_steps` in all.
 
-def _share(reached: Reached, minutes: float, max_steps: int | None) -> float:
-    """How much of the stage is done, 0 to 1, by time or by steps, whichever is ahead."""
-    by_time = reached.seconds / (60 * minutes) if minutes > 0 else 1.0
-    return min(max(by_time, reached.step / max_steps if max_steps else 0.0), 1.0)
+        On Ctrl-C the last step is kept before KeyboardInterrupt goes on.
+        """
+        reached, console, name = self.reached, self.console, self.trainee.name
+        saved = time.monotonic()
+        columns = "{task.description}", BarColumn(), "{task.fields[figures]}", TimeElapsedColumn()
+        with Progress(*columns, console=console, refresh_per_second=1) as progress:
+            task = progress.add_task(name, total=1.0, figures="")
+            try:
+                while (share := self._share(minutes, max_steps)) < 1:
+                    values = self._step(share)
+                    terms = (f"{name} {value:.4f}" for name, value in values.items())
+                    figures = f"step {reached.step} {' '.join(terms)}"
+                    progress.update(task, completed=share, figures=figures)
+                    if time.monotonic() - saved > _SAVE_SECONDS:
+                        self._save()
+                        saved = time.monotonic()
+                        if not console.is_terminal:  # a log file sees no progress bar
+                            console.print(f"{name} {reached.seconds / 60:.0f} min, {figures}")
+            finally:
+                self._save()
+
+    def _share(self, minutes: float, max_steps: int | None) -> float:
+        """How much of the stage is done, 0 to 1, by time or by steps, whichever is ahead."""
+        by_time = self.reached.seconds / (60 * minutes) if minutes > 0 else 1.0
+        return min(max(by_time, self.reached.step / max_steps if max_steps else 0.0), 1.0)
+
+    def _step(self, share: float) -> dict[str, float]:
+        trainee, reached, started = self.trainee, self.reached, time.monotonic()
+        losses = trainee.losses(reached.step)
+        for optimiser in trainee.optimisers:
+            optimiser.zero_grad()
+        losses["total"].backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), 1.0)
+        if not torch.isfinite(norm):
+            raise FloatingPointError(
+                f"{trainee.name}: step {reached.step} has a gradient of {norm}"
+            )
+        with _uninterrupted():
+            self._update(share)
+            reached.step += 1
+        values = {name: float(value.detach()) for name, value in losses.items()}
+        reached.seconds += time.monotonic() - started
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        if reached.step % _MEAN_STEPS == 0:
+            for name, value in self.sums.items():
+                reached.losses.setdefault(name, []).append((reached.step, value / _MEAN_STEPS))
+            self.sums.clear()
+        return values
+
+    @torch.no_grad()
+    def _update(self, share: float) -> None:
+        step = self.reached.step
+        factor = learning_rate(step, share)
+        for optimiser, rates in zip(self.trainee.optimisers, self.rates, strict=True):
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            optimiser.step()
+        # Early steps count less, or the average would remember the random start.
+        decay = min(_DECAY, (1 + step) / (10 + step))
+        for name, parameter in self.trainee.module.named_parameters():
+            self.average[name].lerp_(parameter, 1 - decay)
+
+    def _save(self) -> None:
+        state: dict[str, Any] = {
+            "module": self.trainee.module.state_dict(),
+            "average": self.average,
+            "optimisers": [optimiser.state_dict() for optimiser in self.trainee.optimisers],
+        }
+        self.work.save(self.trainee.name, self.reached, state)
+        self.on_save()
 
 
 @contextlib.contextmanager
@@ -171,59 +238,7 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if caught:
         signal.raise_signal(caught[0])
-
-
-def _gradients(trainee: Trainee, step: int) -> dict[str, float]:
-    losses = trainee.losses(step)
-    for optimiser in trainee.optimisers:
-        optimiser.zero_grad(set_to_none=True)
-    losses["total"].backward()  # type: ignore[no-untyped-call]
-    norm = torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), 1.0)
-    if not torch.isfinite(norm):
-        raise FloatingPointError(f"{trainee.name}: step {step} has a gradient of {norm}")
-    return {name: float(value.detach()) for name, value in losses.items()}
-
-
-def _update(
-    trainee: Trainee, average: Average, step: int, share: float, rates: list[list[float]]
-) -> None:
-    factor = learning_rate(step, share)
-    for optimiser, full in zip(trainee.optimisers, rates, strict=True):
-        for group, rate in zip(optimiser.param_groups, full, strict=True):
-            group["lr"] = rate * factor
-        optimiser.step()
-    average.update(trainee.module, step)
-
-
-def _note(reached: Reached, sums: dict[str, float], values: dict[str, float]) -> None:
-    for name, value in values.items():
-        sums[name] = sums.get(name, 0.0) + value
-    if reached.step % _MEAN_STEPS == 0:
-        for name, value in sums.items():
-            reached.losses.setdefault(name, []).append((reached.step, value / _MEAN_STEPS))
-        sums.clear()
-
-
-def _save(trainee: Trainee, average: Average, work: Work, reached: Reached) -> None:
-    state: dict[str, Any] = {
-        "module": trainee.module.state_dict(),
-        "average": average.weights,
-        "optimisers": [optimiser.state_dict() for optimiser in trainee.optimisers],
-    }
-    work.save(trainee.name, reached, state)
-
-
-def _resume(trainee: Trainee, average: Average, work: Work) -> Reached:
-    kept = work.load(trainee.name)
-    if kept is None:
-        return Reached()
-    reached, state = kept
-    trainee.module.load_state_dict(state["module"])
-    average.weights = state["average"]
-    for optimiser, content in zip(trainee.optimisers, state["optimisers"], strict=True):
-        optimiser.load_state_dict(content)
-    return reached

@@ -1,31 +1,157 @@
-"""`scripts/train-tiny`: from nothing to a checkpoint of the tiny world."""
+"""`scripts/train-tiny`: from nothing to a checkpoint of the tiny world.
+
+Each stage goes on from what the work folder holds.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
 import torch
 from rich.console import Console
 
-from lingbot_tools.tiny_world.export import MAX_BYTES, size_of
-from lingbot_tools.tiny_world.films import FilmsSize
-from lingbot_tools.tiny_world.loop import Work
-from lingbot_tools.tiny_world.stages import Minutes, Plan, PlanError, Training
+from lingbot_tools.tiny_world import export
+from lingbot_tools.tiny_world.batches import Batches
+from lingbot_tools.tiny_world.card import draw_curves, write_card
+from lingbot_tools.tiny_world.dit_training import DiTConfig, DiTTrainee
+from lingbot_tools.tiny_world.films import Films, FilmsSize, channel_weights, make_films
+from lingbot_tools.tiny_world.loop import Run, Trainee, Work
+from lingbot_tools.tiny_world.network import NetworkSize, build_network
+from lingbot_tools.tiny_world.vae_training import (
+    VAEConfig,
+    VAETrainee,
+    latent_statistics,
+    load_vae,
+    normalise,
+)
 
 INTERRUPTED = 130
 DEFAULT_WORK = Path(__file__).resolve().parents[2] / "out" / "train-tiny"
-_DEFAULT = Minutes()
+_STATISTICS_STEPS = range(10_000_000, 10_000_012)
+"""Steps whose films no training reaches."""
+
+
+@dataclass(frozen=True)
+class Minutes:
+    """What each stage is given; 174 in all, which leaves some for the rest."""
+
+    vae: float = 37
+    films: float = 27
+    dit: float = 110
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a training depends on."""
+
+    seed: int = 0
+    minutes: Minutes = field(default_factory=Minutes)
+    films: FilmsSize = field(default_factory=FilmsSize)
+    processes: int = 2
+    vae: VAEConfig = field(default_factory=VAEConfig)
+    network: NetworkSize = field(default_factory=NetworkSize)
+    dit: DiTConfig = field(default_factory=DiTConfig)
+    max_steps: int | None = None
+    """Ends each training stage early; for trials."""
+
+
+class PlanError(ValueError):
+    """A work folder that holds another training."""
+
+
+@dataclass(frozen=True)
+class Training:
+    plan: Plan
+    work: Work
+    console: Console
+
+    def run(self) -> Path:
+        """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder.
+
+        Raises PlanError where the work folder was begun with another seed or other sizes.
+        """
+        begun, plan = self.work.read_json("plan.json"), json.loads(json.dumps(asdict(self.plan)))
+        for name in ("seed", "vae", "network"):
+            if begun is not None and begun[name] != plan[name]:
+                raise PlanError(
+                    f"{self.work.root} was begun with {name} {begun[name]}, not {plan[name]}"
+                )
+        self.work.write_json("plan.json", asdict(self.plan))
+        self.train_vae()
+        self.make_films()
+        self.train_transformer()
+        return self.export()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.work.path("checkpoint")
+
+    def train_vae(self) -> None:
+        """Leaves the normalised VAE in `vae-final.pt`, from which films are encoded."""
+        if self.work.path("vae-final.pt").exists():
+            return
+        trainee = VAETrainee(self.plan.vae, self.plan.seed)
+        weights = self._train(trainee, self.plan.minutes.vae)
+        vae = trainee.module.eval()
+        vae.load_state_dict(weights)
+        normalise(vae, *latent_statistics(vae, map(trainee.films, _STATISTICS_STEPS)))
+        self.work.replace("vae-final.pt", partial(torch.save, vae.state_dict()))
+
+    def make_films(self) -> None:
+        """Once: later runs go on with the films that there were time for."""
+        if self.work.read_json("films.json") is not None:
+            return
+        plan, minutes = self.plan, self.plan.minutes.films
+        make_films(self.work, plan.films, plan.vae.base_dim, minutes, plan.processes, self.console)
+        self.work.write_json("films.json", {"films": len(Films.load(self.work).scenes)})
+
+    def train_transformer(self) -> None:
+        """Leaves it in `dit.pt`, its running average beside it."""
+        plan = self.plan
+        export.write_text(self.checkpoint, plan.seed)
+        films = Films.load(self.work)
+        batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
+        path = self.work.path("channel-weights.pt")
+        if not path.exists():
+            vae = load_vae(self.work, plan.vae.base_dim)
+            computed = channel_weights(vae, films, min(8, len(films.scenes) // 4))
+            self.work.replace(path.name, partial(torch.save, computed))
+        weights = torch.load(path, weights_only=True)
+        network = build_network(plan.network.config(), plan.seed)
+        self._train(DiTTrainee(network, batches, weights, plan.dit, plan.seed), plan.minutes.dit)
+
+    def export(self) -> Path:
+        """Write the checkpoint with the newest weights that there are; returns its folder."""
+        config = self.plan.network.config()
+        kept = self.work.load(DiTTrainee.name)
+        if kept is not None:
+            export.write_transformer(self.checkpoint, config, kept[1]["average"])
+        export.write_vae(self.checkpoint, load_vae(self.work, self.plan.vae.base_dim))
+        write_card(self.checkpoint, self.work)
+        self._draw_curves()
+        return self.checkpoint
+
+    def _train(self, trainee: Trainee, minutes: float) -> dict[str, torch.Tensor]:
+        run = Run(trainee, self.work, self.console, self._draw_curves)
+        run.train(minutes, self.plan.max_steps)
+        return run.average
+
+    def _draw_curves(self) -> None:
+        draw_curves(self.work, self.work.path("losses.png"))
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_WORK)
 @click.option("--seed", type=int, default=0)
-@click.option("--vae-minutes", type=click.FloatRange(0), default=_DEFAULT.vae)
-@click.option("--film-minutes", type=click.FloatRange(0), default=_DEFAULT.films)
-@click.option("--dit-minutes", type=click.FloatRange(0), default=_DEFAULT.dit)
+@click.option("--vae-minutes", type=click.FloatRange(0), default=Minutes.vae)
+@click.option("--film-minutes", type=click.FloatRange(0), default=Minutes.films)
+@click.option("--dit-minutes", type=click.FloatRange(0), default=Minutes.dit)
 @click.option("--films", type=click.IntRange(16), default=3200, help="At most; of 81 frames each.")
 @click.option("--threads", type=click.IntRange(1), default=2, help="Cores to use.")
 @click.option("--export-only", is_flag=True, help="Write the checkpoint from what there is.")
@@ -58,8 +184,10 @@ def main(
         sys.exit(INTERRUPTED)
     except PlanError as error:
         raise click.ClickException(str(error)) from None
-    size = size_of(checkpoint)
-    console.print(f"{checkpoint} holds {size / 1e6:.1f} MB; at most {MAX_BYTES / 1e6:.0f} may ship")
+    size = export.size_of(checkpoint)
+    console.print(
+        f"{checkpoint} holds {size / 1e6:.1f} MB; at most {export.MAX_BYTES / 1e6:.0f} may ship"
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from lingbot_tools.tiny_world.loop import Losses
+from lingbot_tools.tiny_world.loop import Losses, Work, optimisers
 from lingbot_tools.tiny_world.renderer import render
 from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 from lingbot_tools.tiny_world.walk import stroll
@@ -83,38 +83,16 @@ def _norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
     return normalised
 
 
-class KernelMuon(torch.optim.Muon):
-    """Muon for kernels, each taken as the matrix [out, in · size]; torch's takes matrices only."""
-
-    def __init__(self, kernels: list[torch.nn.Parameter], learning_rate: float) -> None:
-        self.kernels = kernels
-        self.matrices = [torch.nn.Parameter(kernel.data.flatten(1)) for kernel in kernels]
-        super().__init__(
-            self.matrices, lr=learning_rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-        )
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for kernel in self.kernels:
-            kernel.grad = None
-
-    def step(self, closure: Any = None) -> Any:
-        for kernel, matrix in zip(self.kernels, self.matrices, strict=True):
-            # Loading weights keeps the storage that both share.
-            matrix.grad = kernel.grad.flatten(1) if kernel.grad is not None else None
-        return super().step(closure)  # type: ignore[no-untyped-call]
+def load_vae(work: Work, base_dim: int) -> Any:
+    """The trained VAE with normalised latents."""
+    vae = build_vae(base_dim, 0).eval().requires_grad_(False)
+    vae.load_state_dict(torch.load(work.path("vae-final.pt"), weights_only=True))
+    return vae
 
 
-def optimisers(vae: Any, config: VAEConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the inner kernels, AdamW for everything else."""
-    kernels: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    for name, parameter in vae.named_parameters():
-        outer = name.startswith(("encoder.conv_in", "decoder.conv_out"))
-        (kernels if parameter.ndim >= 4 and not outer else others).append(parameter)
-    return [
-        KernelMuon(kernels, config.kernel_rate),
-        torch.optim.AdamW(others, config.learning_rate, (0.9, 0.98), weight_decay=0.0),
-    ]
+def _is_kernel(name: str, parameter: torch.nn.Parameter) -> bool:
+    outer = name.startswith(("encoder.conv_in", "decoder.conv_out"))
+    return parameter.ndim >= 4 and not outer
 
 
 class VAETrainee:
@@ -129,7 +107,8 @@ class VAETrainee:
         self.config = config
         self.seed = seed
         self.module: Any = build_vae(config.base_dim, seed)
-        self.optimisers = optimisers(self.module, config)
+        rates = config.kernel_rate, config.learning_rate
+        self.optimisers = optimisers(self.module, _is_kernel, (rates[0], 0.0), rates[1])
 
     def losses(self, step: int) -> Losses:
         films = self.films(step)
@@ -182,6 +161,13 @@ def latent_statistics(
     return torch.cat(latents, 1).mean(1), torch.cat(latents, 1).std(1)
 
 
+def released_statistics(vae: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation [z, 1, 1, 1] of raw latents as the released VAE's config has them."""
+    config = vae.config
+    mean, std = (torch.tensor(values) for values in (config.latents_mean, config.latents_std))
+    return mean.view(-1, 1, 1, 1), std.view(-1, 1, 1, 1)
+
+
 @torch.no_grad()
 def normalise(vae: Any, mean: torch.Tensor, std: torch.Tensor) -> None:
     """Change the convolutions around the latents so that the config's statistics hold for them.
@@ -189,10 +175,7 @@ def normalise(vae: Any, mean: torch.Tensor, std: torch.Tensor) -> None:
     `mean` and `std` [z] are the raw latents' own. Pictures go through encoder and decoder as
     before; in between, a raw latent z becomes (z - mean) / std · latents_std + latents_mean.
     """
-    to_mean, to_std = (
-        torch.tensor(values, dtype=torch.float32)
-        for values in (vae.config.latents_mean, vae.config.latents_std)
-    )
+    to_mean, to_std = (values.flatten() for values in released_statistics(vae))
     scale = to_std / std
     encode, decode = vae.quant_conv, vae.post_quant_conv
     channels = len(mean)

@@ -19,7 +19,7 @@ from lingbot_tools.tiny_world.network import NetworkSize
 from lingbot_tools.tiny_world.playing import Player, load_stages, reconstruct, truth_of
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.stages import Minutes, Plan, PlanError, Training
+from lingbot_tools.tiny_world.train import Minutes, Plan, PlanError, Training
 from lingbot_tools.tiny_world.vae_training import VAEConfig
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.prompt import PromptStage
