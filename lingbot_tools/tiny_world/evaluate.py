@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lingbot_tools.bench.hosting import computing, serving
-from lingbot_tools.tiny_world.measures import LONG_OPTIONS, Extent, measure
-from lingbot_tools.tiny_world.playing import load_stages, truth_of
+from lingbot_tools.tiny_world.measures import LONG_OPTIONS, Extent, load_stages, measure, truth_of
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.report import RealTime, judge, table, write_animation, write_sheet
 from lingbot_tools.tiny_world.scene import Scene

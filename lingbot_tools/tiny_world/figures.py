@@ -1,4 +1,4 @@
-"""How films compare: fidelity, motion, sharpness and colour. Frames are uint8 [n, H, W, 3]."""
+"""How films compare: fidelity, motion and sharpness. Frames are uint8 [n, H, W, 3]."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ def grey(frames: Frames) -> NDArray[np.float64]:
     return mean
 
 
-def sideways(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Pixels by which grey pictures [H, W] moved to the right, by phase correlation."""
-    window = np.outer(np.hanning(before.shape[0]), np.hanning(before.shape[1]))
-    spectra = [np.fft.rfft2((picture - picture.mean()) * window) for picture in (before, after)]
-    product = np.conj(spectra[0]) * spectra[1]
-    peaks = np.fft.irfft2(product / (np.abs(product) + 1e-9), before.shape)
-    width = before.shape[1]
-    column = int(np.unravel_index(peaks.argmax(), peaks.shape)[1])
-    return float(column - width if column > width // 2 else column)
-
-
 def turn_of(frames: Frames) -> float:
-    """Pixels to the right from each frame to the next, over all of them."""
-    return sum(sideways(before, after) for before, after in pairwise(grey(frames)))
+    """Pixels to the right from each frame to the next, by phase correlation, over all of them."""
+    height, width = frames.shape[1:3]
+    window = np.outer(np.hanning(height), np.hanning(width))
+    spectra = [np.fft.rfft2((picture - picture.mean()) * window) for picture in grey(frames)]
+    moved = 0
+    for before, after in pairwise(spectra):
+        product = np.conj(before) * after
+        peaks = np.fft.irfft2(product / (np.abs(product) + 1e-9), (height, width))
+        column = int(peaks.argmax()) % width
+        moved += column - width if column > width // 2 else column
+    return float(moved)
 
 
 def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
@@ -48,12 +46,10 @@ def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
     rows, columns = np.mgrid[0:height, 0:width]
     y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
     middle = (np.abs(y) < height / 3) & (np.abs(x) < width / 3)
-    picture = torch.from_numpy(before)[None, None]
+    picture, still = torch.from_numpy(before)[None, None], torch.eye(2, 3, dtype=torch.float64)
     errors = []
     for zoom in _ZOOMS:
-        places = functional.affine_grid(
-            torch.eye(2, 3, dtype=torch.float64)[None] / zoom, [1, 1, height, width], True
-        )
+        places = functional.affine_grid(still[None] / zoom, [1, 1, height, width], True)
         enlarged = functional.grid_sample(picture, places, align_corners=True)[0, 0].numpy()
         errors.append(np.abs(enlarged - after)[middle].mean())
     return float(_ZOOMS[int(np.argmin(errors))])
@@ -67,12 +63,4 @@ def change_of(frames: Frames) -> float:
 def sharpness(frames: Frames) -> float:
     """Mean size of the grey gradient, the more the sharper."""
     pictures = grey(frames)
-    across = np.abs(np.diff(pictures, axis=2)).mean()
-    down = np.abs(np.diff(pictures, axis=1)).mean()
-    return float(across + down)
-
-
-def colours(frames: Frames) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and deviation of each colour channel, of 255."""
-    flat = frames.reshape(-1, 3).astype(np.float64)
-    return flat.mean(0), flat.std(0)
+    return float(sum(np.abs(np.diff(pictures, axis=axis)).mean() for axis in (2, 1)))

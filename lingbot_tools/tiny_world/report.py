@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from lingbot_client.hud import key_border
+from lingbot_client.hud import key_border, with_keys
 from lingbot_client.video import FRAMES_PER_SECOND
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 
-from lingbot_tools.tiny_world.measures import Values, Walked
-from lingbot_tools.tiny_world.playing import chunk_frames
+from lingbot_tools.tiny_world.figures import Frames
+from lingbot_tools.tiny_world.measures import Values, Walked, chunk_frames
 
 SCALE = 2
 _GAP = 4
-_PAPER, _INK = (255, 255, 255), (40, 40, 40)
 _LABEL_WIDTH = 76
 
 
@@ -35,16 +33,14 @@ class Wanted:
 
     @property
     def met(self) -> bool:
-        return self._met(self.value)
-
-    def _met(self, value: float) -> bool:
-        return self.low <= value <= self.high  # NaN never is
+        return self.low <= self.value <= self.high  # NaN never is
 
     @property
     def shown(self) -> str:
         """The value to three digits, or to as many as show whether the bar is met."""
         texts = [f"{self.value:.{digits}g}" for digits in range(3, 18)]
-        return next((text for text in texts if self._met(float(text)) == self.met), texts[0])
+        telling = (text for text in texts if replace(self, value=float(text)).met == self.met)
+        return next(telling, texts[0])
 
     @property
     def wanted(self) -> str:
@@ -58,8 +54,7 @@ class Wanted:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True)
-class RealTime:
+class RealTime(NamedTuple):
     """Through the whole server, in seconds."""
 
     period: float
@@ -68,10 +63,9 @@ class RealTime:
 
 def judge(values: Values, real_time: RealTime | None) -> list[Wanted]:
     """All figures; real time is left out where it was not measured."""
-    generated = _mean(values.generated)
-    least_change = min(_mean(changes) for key, changes in values.changes.items() if key)
-    still = _mean(values.changes[""]) / least_change
-    sharpness, contrast = values.sharpness, values.contrast
+    generated, sharpness, contrast = _mean(values.generated), values.sharpness, values.contrast
+    change = {key: _mean(changes) for key, changes in values.changes.items()}
+    still = change.pop("") / min(change.values())
     rows = [
         Wanted("VAE reconstruction, PSNR in dB", _mean(values.reconstruction), 26),
         Wanted("generated over the frozen first frame, dB", generated - _mean(values.frozen), 3),
@@ -91,6 +85,10 @@ def judge(values: Values, real_time: RealTime | None) -> list[Wanted]:
     return rows
 
 
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
 def table(rows: Sequence[Wanted]) -> Table:
     drawn = Table("measure", "value", "wanted", "")
     for row in rows:
@@ -98,57 +96,42 @@ def table(rows: Sequence[Wanted]) -> Table:
     return drawn
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
-
-
 def write_sheet(path: Path, walks: Sequence[Walked]) -> None:
     """For each scene the keys of every chunk above its last frame, truth first, then generated."""
     height, width = (SCALE * side for side in walks[0].truth.shape[1:3])
-    columns = 1 + max(len(walk.keys) for walk in walks)
     border = key_border("", width, height).shape[0]
-    row = border + 2 * (height + _GAP) + 2 * _GAP
-    size = (_LABEL_WIDTH + columns * (width + _GAP), row * len(walks))
-    sheet = Image.new("RGB", size, _PAPER)
+    row, column = border + 2 * (height + _GAP) + 2 * _GAP, width + _GAP
+    size = (_LABEL_WIDTH + column * (1 + len(walks[0].keys)), row * len(walks))
+    sheet = Image.new("RGB", size, "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     for number, walk in enumerate(walks):
-        top = number * row
-        for line, (name, film) in enumerate((("truth", walk.truth), ("generated", walk.generated))):
-            upper = top + border + line * (height + _GAP)
-            draw.text((_GAP, upper + height // 2), name, _INK, font, "lm")
-            sheet.paste(_enlarged(film[0]), (_LABEL_WIDTH, upper))
-            for chunk, held in enumerate(walk.keys):
-                left = _LABEL_WIDTH + (chunk + 1) * (width + _GAP)
-                sheet.paste(Image.fromarray(key_border(held, width, height)), (left, top))
-                sheet.paste(_enlarged(film[chunk_frames(chunk).stop - 1]), (left, upper))
+        last = [0, *(chunk_frames(chunk).stop - 1 for chunk in range(len(walk.keys)))]
+        for place, held in enumerate(walk.keys, 1):
+            keys = Image.fromarray(key_border(held, width, height))
+            sheet.paste(keys, (_LABEL_WIDTH + place * column, number * row))
+        for line, name in enumerate(("truth", "generated")):
+            upper = number * row + border + line * (height + _GAP)
+            draw.text((_GAP, upper + height // 2), name, (40, 40, 40), font, "lm")
+            for place, frame in enumerate(_enlarged(getattr(walk, name)[last])):
+                sheet.paste(Image.fromarray(frame), (_LABEL_WIDTH + place * column, upper))
     sheet.save(path, optimize=True)
 
 
 def write_animation(path: Path, walks: Sequence[Walked]) -> None:
     """All scenes one after another, truth left and generated right, the keys below; a WebP."""
-    pictures = [
-        _side_by_side(walk.truth[frame], walk.generated[frame], held)
-        for walk in walks
-        for chunk, held in enumerate(walk.keys)
-        for frame in range(chunk_frames(chunk).start, chunk_frames(chunk).stop)
-    ]
+    pictures: list[Image.Image] = []
+    for walk in walks:
+        left, right = _enlarged(walk.truth), _enlarged(walk.generated)
+        film = np.concatenate((left, np.full_like(left[:, :, :_GAP], 255), right), axis=2)
+        for chunk, held in enumerate(walk.keys):
+            pictures += map(Image.fromarray, with_keys(film[chunk_frames(chunk)], held))
     duration = round(1000 / FRAMES_PER_SECOND)
     pictures[0].save(
         path, save_all=True, append_images=pictures[1:], duration=duration, loop=0, quality=80
     )
 
 
-def _side_by_side(true: NDArray[np.uint8], generated: NDArray[np.uint8], keys: str) -> Image.Image:
-    left, right = _enlarged(true), _enlarged(generated)
-    width, height = left.width * 2 + _GAP, left.height
-    border = Image.fromarray(key_border(keys, width, height))
-    picture = Image.new("RGB", (width, height + border.height), _PAPER)
-    picture.paste(left, (0, 0))
-    picture.paste(right, (left.width + _GAP, 0))
-    picture.paste(border, (0, height))
-    return picture
-
-
-def _enlarged(frame: NDArray[np.uint8]) -> Image.Image:
-    picture = Image.fromarray(frame)
-    return picture.resize((SCALE * picture.width, SCALE * picture.height), Image.Resampling.BICUBIC)
+def _enlarged(film: Frames) -> Frames:
+    size = SCALE * film.shape[2], SCALE * film.shape[1]
+    pictures = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in film]
+    return np.stack([np.asarray(picture) for picture in pictures])

@@ -12,8 +12,7 @@ from PIL import Image
 
 from lingbot_tools.tiny_world import measures
 from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.measures import Extent, Values, measure
-from lingbot_tools.tiny_world.playing import truth_of
+from lingbot_tools.tiny_world.measures import Extent, Values, measure, truth_of
 from lingbot_tools.tiny_world.report import (
     RealTime,
     Wanted,

@@ -15,8 +15,8 @@ from lingbot_tools.tiny_world.dit_training import DiTConfig
 from lingbot_tools.tiny_world.figures import psnr
 from lingbot_tools.tiny_world.films import Films, FilmsSize
 from lingbot_tools.tiny_world.loop import Work
+from lingbot_tools.tiny_world.measures import Player, load_stages, reconstruct, truth_of
 from lingbot_tools.tiny_world.network import NetworkSize
-from lingbot_tools.tiny_world.playing import Player, load_stages, reconstruct, truth_of
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.train import Minutes, Plan, PlanError, Training
