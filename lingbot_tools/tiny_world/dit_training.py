@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from lingbot_tools.tiny_world.batches import Batches, Layout
-from lingbot_tools.tiny_world.films import CHUNK
+from lingbot_tools.tiny_world.batches import Batch, Layout
+from lingbot_tools.tiny_world.films import CHUNK, Films, frames_of
 from lingbot_tools.tiny_world.forward import predict_flow
 from lingbot_tools.tiny_world.loop import Losses, optimisers
+from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
+from lingbot_tools.tiny_world.scene import Scene
+from lingbot_tools.tiny_world.walk import follow
+from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST
+from lingbot_triton.world.camera import pixel_intrinsics, relative_poses
+from lingbot_triton.world.control import control, rays
 from lingbot_triton.world.dit import WorldTransformer
+from lingbot_triton.world.geometry import Geometry
 from lingbot_triton.world.schedule import Schedule
+from lingbot_triton.world.text import TextEncoder
 
-SHIFT = 10.0
+_GEOMETRY = Geometry(HEIGHT, WIDTH)
+_CPU = torch.device("cpu")
+_NO_PROMPT = 0.1
+"""How often a film comes without its prompt."""
+_SHIFT = 10.0
 _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
 """How often each of the four steps is practised: the first one has the most to do."""
 _HISTORY_NOISE = 0.15
@@ -41,25 +54,28 @@ class DiTTrainee:
     def __init__(
         self,
         network: WorldTransformer,
-        batches: Batches,
+        films: Films,
+        text_root: Path,
         channel_weights: torch.Tensor,
         config: DiTConfig,
         seed: int,
     ) -> None:
-        self.module = network
-        self.batches = batches
+        self.module, self.films, self.config = network, films, config
+        self.options = SessionOptions()
+        self.directions = rays(pixel_intrinsics(None, None, _GEOMETRY), _GEOMETRY, _CPU)
+        self.contexts = _contexts(films, text_root)
         self.weights = channel_weights.view(-1, 1, 1, 1)
         self.seed = seed
         muon = config.learning_rate, config.weight_decay
         self.optimisers = optimisers(network, _is_matrix, muon, config.learning_rate)
-        self.schedule = Schedule.shifted(SHIFT, FAST.step_indices)
+        self.schedule = Schedule.shifted(_SHIFT, FAST.step_indices)
 
     def losses(self, step: int) -> Losses:
         """Squared errors of the clean latents as each chunk sees them from one of the levels."""
         random = np.random.default_rng([self.seed, step, 2])
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-        layout = Layout.sample(random, self.batches.films.chunks)
-        batch = self.batches.draw(step, layout, random)
+        layout = Layout.sample(random, self.films.chunks)
+        batch = self._draw(step, layout, random)
         clean = batch.clean
         amount = torch.rand(len(clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
         history = clean + amount * torch.randn(clean.shape, generator=generator)
@@ -73,6 +89,32 @@ class DiTTrainee:
             flow = predict_flow(self.module, batch, history, sample, timesteps)
         errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
         return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
+
+    def _draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
+        chosen = _shuffled(len(self.films.scenes), self.seed, step, self.config.batch)
+        frames = frames_of(layout.chunks)
+        prompts = [
+            "" if random.random() < _NO_PROMPT else _prompt(self.films.scenes[index])
+            for index in chosen
+        ]
+        return Batch(
+            layout,
+            self.films.latents[chosen][:, :, frames].float(),
+            torch.stack([self.films.condition(index, layout.chunks) for index in chosen]),
+            torch.stack([self._control(index, layout.chunks) for index in chosen]),
+            [self.contexts[prompt] for prompt in prompts],
+        )
+
+    def _control(self, index: int, chunks: tuple[int, ...]) -> torch.Tensor:
+        """[384, 3n, h, w], each chunk's normalised by itself as the service does it."""
+        poses = follow(self.films.keys[index], self.options).latent
+        relative = []
+        for chunk in chunks:
+            first = chunk * CHUNK
+            before = poses[first - 1] if chunk else None
+            part = poses[first : first + CHUNK]
+            relative.append(relative_poses(part, before, self.options.translation_scale))
+        return control("cam", np.concatenate(relative), self.directions)
 
 
 def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:
@@ -93,3 +135,25 @@ def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Loss
 def _by_chunk(video: torch.Tensor) -> torch.Tensor:
     """[..., 3n, h, w] as [..., n, 3, h, w]."""
     return video.reshape(*video.shape[:-3], -1, CHUNK, *video.shape[-2:])
+
+
+def _prompt(scene: int) -> str:
+    return Scene.sample(scene).prompt
+
+
+@torch.inference_mode()
+def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
+    """The embedding of every prompt, and of none."""
+    encoder = TextEncoder.load(text_root, _CPU, torch.float32)
+    prompts = {"", *(_prompt(scene) for scene in films.scenes)}
+    # Cloned out of inference mode, whose tensors autograd refuses.
+    return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
+
+
+def _shuffled(count: int, seed: int, step: int, batch: int) -> list[int]:
+    """The films of step number `step`: all of them once an epoch, each time in another order."""
+    places = [divmod(place, count) for place in range(step * batch, (step + 1) * batch)]
+    orders = {
+        epoch: np.random.default_rng([seed, epoch, 4]).permutation(count) for epoch, _ in places
+    }
+    return [int(orders[epoch][offset]) for epoch, offset in places]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,9 @@ VAE_FILE = "Wan2.1_VAE.pth"
 TRANSFORMER_FOLDER = "lingbot_world_fast"
 ENCODER_FILE = "models_t5_umt5-xxl-enc-bf16.pth"
 TOKENIZER_FOLDER = "google/umt5-xxl"
-MAX_BYTES = 16_000_000
-"""Of a checkpoint that may ship."""
 
 _SHIPPED = Path(lingbot_triton.__file__).parent / "data" / "tiny-world"
-_CONFIG_NAMES = (
-    *("control_type", "dim", "eps", "ffn_dim", "freq_dim", "in_dim"),
-    *("num_heads", "num_layers", "out_dim", "text_len"),
-)
+_UNWRITTEN = ("patch_size", "text_dim")  # weights say them
 _SPECIAL = ("<pad>", "</s>", "<unk>")
 _NATIVE_NAMES = {
     "embed_tokens": "token_embedding",
@@ -68,7 +64,7 @@ def write_transformer(root: Path, config: TransformerConfig, weights: Weights) -
     """Weights in float16, those the network keeps in float32 in bfloat16's stead as they are."""
     folder = root / TRANSFORMER_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    content = {name: getattr(config, name) for name in _CONFIG_NAMES}
+    content = {name: value for name, value in asdict(config).items() if name not in _UNWRITTEN}
     content |= {"_class_name": "WanModelFast", "model_type": "i2v"}
     (folder / "config.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     tensors = {
@@ -81,12 +77,6 @@ def write_transformer(root: Path, config: TransformerConfig, weights: Weights) -
     index = {"metadata": {"total_size": total}, "weight_map": dict.fromkeys(sorted(tensors), file)}
     name = "diffusion_pytorch_model.safetensors.index.json"
     (folder / name).write_text(json.dumps(index, indent=1) + "\n")
-
-
-def write_text(root: Path, seed: int) -> None:
-    root.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(root)
-    write_encoder(root, seed)
 
 
 def write_tokenizer(root: Path) -> None:
@@ -135,8 +125,3 @@ def write_encoder(root: Path, seed: int) -> None:
             name = name.replace(theirs, native)
         weights[name] = tensor.to(torch.bfloat16)
     torch.save(weights, root / ENCODER_FILE)
-
-
-def size_of(root: Path) -> int:
-    """Bytes of all files below `root`."""
-    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())

@@ -86,9 +86,8 @@ def _prompts(network: WorldTransformer, contexts: list[torch.Tensor]) -> list[Te
     text = network.text_embedding(padded)
     prompts: list[Tensors] = []
     for attention in (block.cross_attn for block in network.layers):
-        keys = _heads(_normalised(attention.k(text), attention.norm_k, attention.eps), attention)
-        values = _heads(attention.v(text), attention)
-        prompts.append((keys.transpose(1, 2), values.transpose(1, 2), weights))
+        keys = _heads(attention.k(text), attention, attention.norm_k)
+        prompts.append((keys, _heads(attention.v(text), attention), weights))
     return prompts
 
 
@@ -124,15 +123,13 @@ def _block(
     """
     attention, cross, eps = block.self_attn, block.cross_attn, block.eps
     h = _norm(x, eps) * (1 + modulation[1]) + modulation[0]
-    key = _heads(_normalised(attention.k(h), attention.norm_k, eps), attention)
-    key = _rotated(key, freqs).transpose(1, 2)
-    value = _heads(attention.v(h), attention).transpose(1, 2)
+    key = _rotated(_heads(attention.k(h), attention, attention.norm_k), freqs)
+    value = _heads(attention.v(h), attention).to(key.dtype)
     if len(views) < x.shape[1]:
         x, h, *parts = (part[:, -len(views) :] for part in (x, h, *modulation, *camera))
         modulation, camera = tuple(parts[:6]), tuple(parts[6:])
-    query = _heads(_normalised(attention.q(h), attention.norm_q, eps), attention)
-    query = _rotated(query, freqs[-query.shape[1] :]).transpose(1, 2)
-    value = value.to(key.dtype)
+    query = _heads(attention.q(h), attention, attention.norm_q)
+    query = _rotated(query, freqs[-query.shape[2] :])
     # Segment by segment: a mask over everything at once would cost three times as much.
     attended = [
         _attend(part, *(torch.cat([x[:, :, span] for span in view], dim=2) for x in (key, value)))
@@ -143,7 +140,7 @@ def _block(
     x = x * (1 + camera[0]) + camera[1]
 
     h = functional.layer_norm(x, x.shape[-1:], block.norm3.weight, block.norm3.bias, eps)
-    query = _heads(_normalised(cross.q(h), cross.norm_q, eps), cross).transpose(1, 2)
+    query = _heads(cross.q(h), cross, cross.norm_q)
     h = _attend(query, *(part.to(query.dtype) for part in prompt))
     x = x + cross.o(h.transpose(1, 2).reshape(x.shape))
     h = _norm(x, eps) * (1 + modulation[4]) + modulation[3]
@@ -166,20 +163,18 @@ def _norm(x: torch.Tensor, eps: float) -> torch.Tensor:
     return functional.layer_norm(x.float(), x.shape[-1:], eps=eps)
 
 
-def _normalised(x: torch.Tensor, norm: RMSNorm, eps: float) -> torch.Tensor:
-    wide = x.float()
-    factor = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
-    return (wide * factor * norm.weight).to(x.dtype)
-
-
-def _heads(x: torch.Tensor, attention: Attention) -> torch.Tensor:
-    """[b, ..., dim] to [b, tokens, heads, d]."""
-    return x.reshape(len(x), -1, attention.heads, attention.head_dim)
+def _heads(x: torch.Tensor, attention: Attention, norm: RMSNorm | None = None) -> torch.Tensor:
+    """[b, ..., dim], normalised where there is a norm, to [b, heads, tokens, d]."""
+    if norm is not None:
+        wide = x.float()
+        factor = (wide.square().mean(-1, keepdim=True) + attention.eps).rsqrt()
+        x = (wide * factor * norm.weight).to(x.dtype)
+    return x.reshape(len(x), -1, attention.heads, attention.head_dim).transpose(1, 2)
 
 
 def _rotated(x: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
-    """x [b, tokens, heads, d] as `rope.apply_rope` rotates it, in real numbers."""
-    cos, sin = torch.view_as_real(freqs).unbind(-1)
+    """x [b, heads, tokens, d] as `rope.apply_rope` rotates it, in real numbers."""
+    cos, sin = torch.view_as_real(freqs[:, 0]).unbind(-1)
     real, imaginary = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
     pairs = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
     return pairs.flatten(-2).to(x.dtype)

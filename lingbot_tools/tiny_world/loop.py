@@ -71,12 +71,8 @@ class Work:
         write(unfinished)
         os.replace(unfinished, self.path(name))
 
-    def save(self, stage: str, reached: Reached, state: dict[str, Any]) -> None:
-        """Keep a stage's progress and `state`, tensors in plain containers."""
-        self.replace(f"{stage}.pt", partial(torch.save, {"reached": vars(reached), "state": state}))
-
     def load(self, stage: str) -> tuple[Reached, dict[str, Any]] | None:
-        """What `save` kept, None where there is nothing yet."""
+        """A stage's progress and state, None where there is nothing yet."""
         path = self.path(f"{stage}.pt")
         if not path.exists():
             return None
@@ -123,12 +119,6 @@ def optimisers(
     for name, parameter in module.named_parameters():
         (weights if inner(name, parameter) else others).append(parameter)
     return [Muon(weights, *muon), torch.optim.AdamW(others, rate, (0.9, 0.98), weight_decay=0.0)]
-
-
-def learning_rate(step: int, share: float) -> float:
-    """Factor on the learning rate: a short rise, then half a cosine."""
-    rise = min(1.0, (step + 1) / _WARM_UP_STEPS)
-    return rise * (_FLOOR + (1 - _FLOOR) * (0.5 + 0.5 * math.cos(math.pi * share)))
 
 
 class Run:
@@ -207,7 +197,9 @@ class Run:
     @torch.no_grad()
     def _update(self, share: float) -> None:
         step = self.reached.step
-        factor = learning_rate(step, share)
+        # A short rise, then half a cosine.
+        cosine = _FLOOR + (1 - _FLOOR) * (0.5 + 0.5 * math.cos(math.pi * share))
+        factor = min(1.0, (step + 1) / _WARM_UP_STEPS) * cosine
         for optimiser, rates in zip(self.trainee.optimisers, self.rates, strict=True):
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
@@ -223,7 +215,8 @@ class Run:
             "average": self.average,
             "optimisers": [optimiser.state_dict() for optimiser in self.trainee.optimisers],
         }
-        self.work.save(self.trainee.name, self.reached, state)
+        content = {"reached": vars(self.reached), "state": state}
+        self.work.replace(f"{self.trainee.name}.pt", partial(torch.save, content))
         self.on_save()
 
 

@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 
 from lingbot_tools.tiny_world import export
-from lingbot_tools.tiny_world.batches import Batches
 from lingbot_tools.tiny_world.card import draw_curves, write_card
 from lingbot_tools.tiny_world.dit_training import DiTConfig, DiTTrainee
 from lingbot_tools.tiny_world.films import Films, FilmsSize, channel_weights, make_films
@@ -32,6 +31,7 @@ from lingbot_tools.tiny_world.vae_training import (
 )
 
 INTERRUPTED = 130
+_MAX_MEGABYTES = 16
 DEFAULT_WORK = Path(__file__).resolve().parents[2] / "out" / "train-tiny"
 _STATISTICS_STEPS = range(10_000_000, 10_000_012)
 """Steps whose films no training reaches."""
@@ -61,7 +61,7 @@ class Plan:
     """Ends each training stage early; for trials."""
 
 
-class PlanError(ValueError):
+class PlanError(click.ClickException):
     """A work folder that holds another training."""
 
 
@@ -114,9 +114,9 @@ class Training:
     def train_transformer(self) -> None:
         """Leaves it in `dit.pt`, its running average beside it."""
         plan = self.plan
-        export.write_text(self.checkpoint, plan.seed)
+        export.write_tokenizer(self.checkpoint)
+        export.write_encoder(self.checkpoint, plan.seed)
         films = Films.load(self.work)
-        batches = Batches(films, self.checkpoint, plan.dit.batch, plan.seed)
         path = self.work.path("channel-weights.pt")
         if not path.exists():
             vae = load_vae(self.work, plan.vae.base_dim)
@@ -124,7 +124,8 @@ class Training:
             self.work.replace(path.name, partial(torch.save, computed))
         weights = torch.load(path, weights_only=True)
         network = build_network(plan.network.config(), plan.seed)
-        self._train(DiTTrainee(network, batches, weights, plan.dit, plan.seed), plan.minutes.dit)
+        trainee = DiTTrainee(network, films, self.checkpoint, weights, plan.dit, plan.seed)
+        self._train(trainee, plan.minutes.dit)
 
     def export(self) -> Path:
         """Write the checkpoint with the newest weights that there are; returns its folder."""
@@ -182,12 +183,8 @@ def main(
     except KeyboardInterrupt:
         console.print(f"stopped; everything so far is in {work}, the same command goes on")
         sys.exit(INTERRUPTED)
-    except PlanError as error:
-        raise click.ClickException(str(error)) from None
-    size = export.size_of(checkpoint)
-    console.print(
-        f"{checkpoint} holds {size / 1e6:.1f} MB; at most {export.MAX_BYTES / 1e6:.0f} may ship"
-    )
+    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+    console.print(f"{checkpoint} holds {size / 1e6:.1f} MB; at most {_MAX_MEGABYTES} may ship")
 
 
 if __name__ == "__main__":
