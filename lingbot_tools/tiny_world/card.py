@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -49,44 +48,34 @@ By `scripts/eval-tiny`, on {scenes} scenes that were not trained on, against the
 
 | measure | value | wanted | |
 |---|---|---|---|
-{rows}
+{bars}
 """
 
 
 def write_card(checkpoint: Path, work: Work) -> None:
     """README.md in the checkpoint's folder, with the newest measurements there are."""
-    plan: dict[str, Any] = work.read_json("plan.json")
-    rows = [
-        f"| {stage} | {reached.step} | {reached.seconds / 60:.0f} |"
-        for stage, reached in _begun(work)
+    plan, films = work.read_json("plan.json"), work.read_json("films.json")
+    evaluation = work.read_json("evaluation.json")
+    bars = [
+        "| {name} | {shown} | {wanted} | {} |".format("met" if bar["met"] else "NOT MET", **bar)
+        for bar in (evaluation or {"bars": ()})["bars"]
     ]
+    stages = (f"| {name} | {at.step} | {at.seconds / 60:.0f} |" for name, at in _begun(work))
     text = _CARD.format(
         kinds=", ".join(KINDS),
         floors=", ".join(FLOORS),
         colours=", ".join(COLOURS),
         skies=", ".join(SKIES),
-        stages="\n".join(rows),
-        films=(work.read_json("films.json") or {"films": 0})["films"],
-        measures=_measures(work.read_json("evaluation.json")),
+        stages="\n".join(stages),
+        films=films["films"] if films else 0,
+        measures=_MEASURES.format(scenes=evaluation["scenes"], bars="\n".join(bars))
+        if bars
+        else "",
         seed=plan["seed"],
         base_dim=plan["vae"]["base_dim"],
         **plan["network"],
     )
     (checkpoint / "README.md").write_text(text)
-
-
-def _begun(work: Work) -> list[tuple[str, Reached]]:
-    return [(name, kept[0]) for name in ("vae", "dit") if (kept := work.load(name)) is not None]
-
-
-def _measures(evaluation: dict[str, Any] | None) -> str:
-    if evaluation is None:
-        return ""
-    rows = [
-        "| {name} | {shown} | {wanted} | {} |".format("met" if bar["met"] else "NOT MET", **bar)
-        for bar in evaluation["bars"]
-    ]
-    return _MEASURES.format(scenes=evaluation["scenes"], rows="\n".join(rows))
 
 
 def draw_curves(work: Work, path: Path) -> None:
@@ -95,19 +84,21 @@ def draw_curves(work: Work, path: Path) -> None:
         return
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(8, 2.4 * len(begun)), layout="constrained")
-        for index, (name, reached) in enumerate(begun):
-            axes = figure.add_subplot(len(begun), 1, index + 1)
-            axes.set_title(f"{name}: {reached.step} steps, {reached.seconds / 60:.0f} min")
-            for loss, points in reached.losses.items():
-                if loss in ("psnr", "kl") or not points:
-                    continue
-                axes.plot(*zip(*points, strict=True), label=loss, linewidth=0.8)
-            axes.set_yscale("log")
+        rows = figure.subplots(len(begun), squeeze=False)[:, 0]
+        for axes, (name, at) in zip(rows, begun, strict=True):
+            axes.set(title=f"{name}: {at.step} steps, {at.seconds / 60:.0f} min", yscale="log")
             axes.grid(alpha=0.3)
+            for loss, points in at.losses.items():
+                if loss not in ("psnr", "kl") and points:
+                    axes.plot(*zip(*points, strict=True), label=loss, linewidth=0.8)
             if axes.lines:
                 axes.legend(loc="upper right")
-            if reached.losses.get("psnr"):
+            if psnr := at.losses.get("psnr"):
                 right = axes.twinx()
-                right.plot(*zip(*reached.losses["psnr"], strict=True), color="grey", linewidth=0.8)
+                right.plot(*zip(*psnr, strict=True), color="grey", linewidth=0.8)
                 right.set_ylabel("PSNR, dB")
         figure.savefig(path, dpi=120)
+
+
+def _begun(work: Work) -> list[tuple[str, Reached]]:
+    return [(name, kept[0]) for name in ("vae", "dit") if (kept := work.load(name)) is not None]

@@ -20,7 +20,7 @@ from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH, render
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_tools.tiny_world.vae_training import to_pixels
-from lingbot_tools.tiny_world.walk import CLEARANCE, follow, opposite, stroll
+from lingbot_tools.tiny_world.walk import CLEARANCE, chunk_frames, follow, opposite, stroll
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE, Geometry
@@ -77,11 +77,6 @@ class Extent:
 
 def load_stages(checkpoint: Path) -> Stages:
     return Stages.load(Settings(checkpoint=str(checkpoint), device="cpu"))
-
-
-def chunk_frames(chunk: int) -> slice:
-    """Numbers of a chunk's frames in its session: 9 of the first, 12 of every later one."""
-    return slice(max(12 * chunk - 3, 0), 12 * chunk + 9)
 
 
 def truth_of(scene: Scene, keys: tuple[str, ...]) -> Frames:

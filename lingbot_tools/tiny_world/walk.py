@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from lingbot_tools.tiny_world.scene import Scene
 from lingbot_triton.options import SessionOptions
-from lingbot_triton.world.camera import Camera, CameraMotion, Poses
+from lingbot_triton.world.camera import Camera, Poses
 from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 
 _HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
 _ODDS = np.array((24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)) / 100
@@ -22,19 +23,7 @@ _LEVEL_DEGREES = 25.0
 _TRIES = 40
 
 
-@dataclass
-class FilmedCamera(Camera):
-    """A camera that keeps every step it makes, which is a video frame each."""
-
-    filmed: list[Poses] = field(default_factory=lambda: [np.eye(4)])
-
-    def _move(self, keys: str, motion: CameraMotion) -> None:
-        super()._move(keys, motion)
-        self.filmed.append(self.pose.copy())
-
-
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """Keys per chunk, poses at video rate [9 + 12 (n - 1), 4, 4] and at latent rate [3n, 4, 4]."""
 
     keys: tuple[str, ...]
@@ -42,12 +31,21 @@ class Walk:
     latent: Poses
 
 
+def chunk_frames(chunk: int) -> slice:
+    """Numbers of a chunk's frames in its session: 9 of the first, 12 of every later one."""
+    return slice(max(12 * chunk - 3, 0), 12 * chunk + 9)
+
+
 def follow(keys: tuple[str, ...], options: SessionOptions | None = None) -> Walk:
     """The walk that holds `keys[i]` for chunk i."""
     options = options or SessionOptions()
-    camera = FilmedCamera(WORLD_FAST.chunk_latent_frames)
-    latent = [camera.follow_keys(held, options) for held in keys]
-    return Walk(keys, np.stack(camera.filmed), np.concatenate(latent))
+    camera = Camera(WORLD_FAST.chunk_latent_frames)
+    video = [camera.pose.copy()]
+    for chunk, held in enumerate(keys):
+        while len(video) < chunk_frames(chunk).stop:
+            camera.move(held, options)
+            video.append(camera.pose.copy())
+    return Walk(keys, np.stack(video), np.stack(video[::TEMPORAL_STRIDE]))
 
 
 def stroll(scene: Scene, chunks: int, seed: int) -> Walk:

@@ -69,7 +69,7 @@ class Camera:
         poses = [] if self.started else [self.pose.copy()]
         while len(poses) < self.chunk_latent_frames:
             for _ in range(TEMPORAL_STRIDE):
-                self._move(keys, motion)
+                self.move(keys, motion)
             poses.append(self.pose.copy())
         self.started = True
         return np.stack(poses)
@@ -85,7 +85,8 @@ class Camera:
         self.started = True
         return checked
 
-    def _move(self, keys: str, motion: CameraMotion) -> None:
+    def move(self, keys: str, motion: CameraMotion) -> None:
+        """One step of the held `keys`, which is a video frame."""
         pressed = {key: float(key in keys) for key in KEYS}
         yaw = motion.yaw_step_degrees * (pressed["l"] - pressed["j"])
         pitch = motion.pitch_step_degrees * (pressed["i"] - pressed["k"])

@@ -11,8 +11,9 @@ from PIL import Image
 
 from lingbot_tools.tiny_world import figures
 from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.measures import chunk_frames, truth_of
+from lingbot_tools.tiny_world.measures import truth_of
 from lingbot_tools.tiny_world.scene import Scene
+from lingbot_tools.tiny_world.walk import chunk_frames
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 

@@ -11,9 +11,7 @@ import pytest
 from PIL import Image
 
 from lingbot_tools.tiny_world import measures
-from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.measures import Extent, Values, measure, truth_of
-from lingbot_tools.tiny_world.report import (
+from lingbot_tools.tiny_world.evaluate import (
     RealTime,
     Wanted,
     judge,
@@ -21,6 +19,8 @@ from lingbot_tools.tiny_world.report import (
     write_animation,
     write_sheet,
 )
+from lingbot_tools.tiny_world.figures import Frames
+from lingbot_tools.tiny_world.measures import Extent, Values, measure, truth_of
 from lingbot_tools.tiny_world.scene import Scene
 
 EXTENT = Extent(scenes=2, key_scenes=1, long_scenes=1, on_sheet=2)
