@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from transformers import UMT5Config, UMT5EncoderModel
 import lingbot_triton
 from lingbot_tools.tiny_world.network import TEXT_WIDTH
 from lingbot_tools.tiny_world.scene import vocabulary
+from lingbot_triton.world import text, vae_names
 from lingbot_triton.world.config import TransformerConfig
 from lingbot_triton.world.dit import dtype_of
-from lingbot_triton.world.vae_names import converted_name
 
 Weights = dict[str, torch.Tensor]
 
@@ -29,35 +30,23 @@ TOKENIZER_FOLDER = "google/umt5-xxl"
 _SHIPPED = Path(lingbot_triton.__file__).parent / "data" / "tiny-world"
 _UNWRITTEN = ("patch_size", "text_dim")  # weights say them
 _SPECIAL = ("<pad>", "</s>", "<unk>")
-_NATIVE_NAMES = {
-    "embed_tokens": "token_embedding",
-    "final_layer_norm": "norm",
-    "block.0.layer.0.layer_norm": "blocks.0.norm1",
-    "block.0.layer.1.layer_norm": "blocks.0.norm2",
-    "block.0.layer.0.SelfAttention.relative_attention_bias": "blocks.0.pos_embedding.embedding",
-    "block.0.layer.0.SelfAttention": "blocks.0.attn",
-    "block.0.layer.1.DenseReluDense.wi_0": "blocks.0.ffn.gate.0",
-    "block.0.layer.1.DenseReluDense.wi_1": "blocks.0.ffn.fc1",
-    "block.0.layer.1.DenseReluDense.wo": "blocks.0.ffn.fc2",
-}
-"""The text encoder's, transformers' to native."""
 
 
-def to_native(weights: Weights) -> Weights:
-    """Weights of diffusers' AutoencoderKLWan under their native names.
+def to_native(weights: Weights, file: str, converted: Callable[[str], str]) -> Weights:
+    """Weights under the names that they have in the released checkpoint's `file`.
 
-    Names are converted the other way only, and do not depend on the width: those of the file that
+    Names are `converted` the other way only, and do not depend on the width: those of the file that
     ships are converted, and looked up.
     """
-    shipped = torch.load(_SHIPPED / VAE_FILE, map_location="meta", weights_only=True)
-    natives = {converted_name(native): native for native in shipped}
+    shipped = torch.load(_SHIPPED / file, map_location="meta", weights_only=True)
+    natives = {converted(native): native for native in shipped}
     return {natives[name]: tensor for name, tensor in weights.items()}
 
 
 def write_vae(root: Path, vae: Any) -> None:
     """Native names, float16: the service computes in the type that its settings name."""
-    weights = {name: tensor.half() for name, tensor in to_native(vae.state_dict()).items()}
-    torch.save(weights, root / VAE_FILE)
+    weights = to_native(vae.state_dict(), VAE_FILE, vae_names.converted_name)
+    torch.save({name: tensor.half() for name, tensor in weights.items()}, root / VAE_FILE)
 
 
 def write_transformer(root: Path, config: TransformerConfig, weights: Weights) -> None:
@@ -92,15 +81,11 @@ def write_tokenizer(root: Path) -> None:
     folder = root / TOKENIZER_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "backend": "tokenizers",
-        "eos_token": "</s>",
-        "model_max_length": 512,
-        "pad_token": "<pad>",
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    settings = {"backend": "tokenizers", "tokenizer_class": "PreTrainedTokenizerFast"}
+    special = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    content = settings | special | {"model_max_length": 512}
+    lines = json.dumps(content, indent=2, sort_keys=True)
+    (folder / "tokenizer_config.json").write_text(lines + "\n")
 
 
 def write_encoder(root: Path, seed: int) -> None:
@@ -110,18 +95,15 @@ def write_encoder(root: Path, seed: int) -> None:
     is that their embeddings differ.
     """
     torch.manual_seed(seed)
-    config = UMT5Config(
-        vocab_size=len(_SPECIAL) + len(vocabulary()),
-        d_model=TEXT_WIDTH,
-        d_kv=16,
-        d_ff=96,
-        num_layers=1,
-        num_heads=4,
-        dropout_rate=0.0,
-    )
-    weights = {}
-    for name, tensor in UMT5EncoderModel(config).encoder.state_dict().items():
-        for theirs, native in _NATIVE_NAMES.items():
-            name = name.replace(theirs, native)
-        weights[name] = tensor.to(torch.bfloat16)
+    sizes: dict[str, Any] = {
+        "d_model": TEXT_WIDTH,
+        "d_kv": 16,
+        "d_ff": 96,
+        "num_layers": 1,
+        "num_heads": 4,
+    }
+    words = len(_SPECIAL) + len(vocabulary())
+    encoder = UMT5EncoderModel(UMT5Config(vocab_size=words, dropout_rate=0.0, **sizes)).encoder
+    weights = to_native(encoder.state_dict(), ENCODER_FILE, text.converted_name)
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     torch.save(weights, root / ENCODER_FILE)

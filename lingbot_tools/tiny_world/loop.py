@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -144,15 +143,20 @@ class Run:
     def train(self, minutes: float, max_steps: int | None) -> None:
         """Train for `minutes` or `max_steps` in all.
 
-        On Ctrl-C the last step is kept before KeyboardInterrupt goes on.
+        Ctrl-C waits for the step's end, which is kept before KeyboardInterrupt goes on.
         """
         reached, console, name = self.reached, self.console, self.trainee.name
         saved = time.monotonic()
         columns = "{task.description}", BarColumn(), "{task.fields[figures]}", TimeElapsedColumn()
         with Progress(*columns, console=console, refresh_per_second=1) as progress:
             task = progress.add_task(name, total=1.0, figures="")
+            caught: list[int] = []
+            handlers = {
+                number: signal.signal(number, lambda number, frame: caught.append(number))
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
             try:
-                while (share := self._share(minutes, max_steps)) < 1:
+                while not caught and (share := self._share(minutes, max_steps)) < 1:
                     values = self._step(share)
                     terms = (f"{name} {value:.4f}" for name, value in values.items())
                     figures = f"step {reached.step} {' '.join(terms)}"
@@ -164,6 +168,10 @@ class Run:
                             console.print(f"{name} {reached.seconds / 60:.0f} min, {figures}")
             finally:
                 self._save()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
 
     def _share(self, minutes: float, max_steps: int | None) -> float:
         """How much of the stage is done, 0 to 1, by time or by steps, whichever is ahead."""
@@ -181,9 +189,8 @@ class Run:
             raise FloatingPointError(
                 f"{trainee.name}: step {reached.step} has a gradient of {norm}"
             )
-        with _uninterrupted():
-            self._update(share)
-            reached.step += 1
+        self._update(share)
+        reached.step += 1
         values = {name: float(value.detach()) for name, value in losses.items()}
         reached.seconds += time.monotonic() - started
         for name, value in values.items():
@@ -218,20 +225,3 @@ class Run:
         content = {"reached": vars(self.reached), "state": state}
         self.work.replace(f"{self.trainee.name}.pt", partial(torch.save, content))
         self.on_save()
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: half a step would be kept as none at all."""
-    caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: caught.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if caught:
-        signal.raise_signal(caught[0])

@@ -38,15 +38,8 @@ class NetworkSize:
     ffn: int = 512
 
     def config(self) -> TransformerConfig:
-        return TransformerConfig(
-            dim=self.dim,
-            ffn_dim=self.ffn,
-            num_heads=self.heads,
-            num_layers=self.layers,
-            control_type="cam",
-            freq_dim=256,
-            text_dim=TEXT_WIDTH,
-        )
+        shape = self.dim, self.ffn, self.heads, self.layers
+        return TransformerConfig(*shape, control_type="cam", text_dim=TEXT_WIDTH)
 
 
 @torch.no_grad()
@@ -105,17 +98,14 @@ def _look_around(attention: Attention, looks: tuple[tuple[int, int, int], ...]) 
     key = torch.zeros(pairs, dtype=torch.complex64)
     gain = torch.ones(pairs)
     for start in starts:
-        for place, amplitude in enumerate(_LOOK_BIASES):
-            key[start + place] = amplitude
-            gain[start + place] = _LOOK_GAIN
+        key[start : start + 2] = torch.tensor(_LOOK_BIASES)
+        gain[start : start + 2] = _LOOK_GAIN
     for head, look in zip(range(heads), looks, strict=False):
         rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
         query = key * _rope_of(attention.head_dim, look)
-        for projection, norm, bias in (
-            (attention.q, attention.norm_q, query),
-            (attention.k, attention.norm_k, key),
-        ):
-            projection.bias[rows] = torch.view_as_real(bias).flatten()
+        attention.q.bias[rows] = torch.view_as_real(query).flatten()
+        attention.k.bias[rows] = torch.view_as_real(key).flatten()
+        for norm in (attention.norm_q, attention.norm_k):
             norm.weight[rows] = gain.repeat_interleave(2)
 
 

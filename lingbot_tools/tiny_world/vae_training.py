@@ -25,7 +25,6 @@ from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
 from lingbot_tools.tiny_world.walk import stroll
 
 _KL_WEIGHT = 5e-4
-_EDGE_WEIGHT = 1.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class VAETrainee:
         )
         square = mean.square() + deviation.square()
         kl = 0.5 * (square - 1 - 2 * deviation.log()).mean()
-        total = pixel + _EDGE_WEIGHT * edge + _KL_WEIGHT * kl
+        total = pixel + edge + _KL_WEIGHT * kl
         mse = functional.mse_loss(decoded.detach().clamp(-1, 1), films)
         return {"total": total, "pixel": pixel, "kl": kl, "psnr": -10 * torch.log10(mse / 4)}
 

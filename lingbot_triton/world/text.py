@@ -36,6 +36,13 @@ _NATIVE_NAMES = (
 )
 
 
+def converted_name(name: str) -> str:
+    """What a weight of umT5's own file is called in transformers; other names stay as they are."""
+    for pattern, replacement in _NATIVE_NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def clean_prompt(prompt: str) -> str:
     """Mended encoding, HTML entities resolved (twice: they come nested), single spaces."""
     text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
@@ -99,8 +106,7 @@ def _renamed(
     names = set()
     for path in files:
         for name, tensor in checkpoint.read(path, device or torch.device("cpu")):
-            for pattern, replacement in _NATIVE_NAMES:
-                name = re.sub(pattern, replacement, name)
+            name = converted_name(name)
             if name not in names:
                 names.add(name)
                 yield name, tensor

@@ -7,9 +7,15 @@ import pytest
 import torch
 from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
-from lingbot_tools.tiny_world.export import to_native
-from lingbot_tools.tiny_world.vae_training import build_vae, latent_statistics, normalise
+from lingbot_tools.tiny_world.export import VAE_FILE, to_native
+from lingbot_tools.tiny_world.vae_training import (
+    build_vae,
+    latent_statistics,
+    normalise,
+    released_statistics,
+)
 from lingbot_triton.world.vae import Decoder, Encoder
+from lingbot_triton.world.vae_names import converted_name
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +29,7 @@ def films() -> torch.Tensor:
 
 def test_native_names_are_what_diffusers_reads(vae: Any) -> None:
     weights = vae.state_dict()
-    native = to_native(weights)
+    native = to_native(weights, VAE_FILE, converted_name)
     assert {"encoder.conv1.weight", "conv2.weight", "encoder.downsamples.0.residual.2.weight"} <= (
         set(native)
     )
@@ -48,17 +54,15 @@ def test_normalised_latents_have_the_released_statistics_and_the_same_pictures()
 def test_the_service_loads_the_native_file_and_sees_what_was_trained(
     vae: Any, tmp_path: Path
 ) -> None:
-    torch.save(to_native(vae.state_dict()), tmp_path / "Wan2.1_VAE.pth")
+    native = to_native(vae.state_dict(), VAE_FILE, converted_name)
+    torch.save(native, tmp_path / VAE_FILE)
     device = torch.device("cpu")
     encoder = Encoder.load(tmp_path, device, torch.float32)
     decoder = Decoder.load(tmp_path, device, torch.float32)
     film = films()[0]
     latent = encoder.encode_picture(encoder.open(), film[:, 0])
     moments = vae.encode(film[None, :, :1]).latent_dist.mean[0]
-    mean, std = (
-        torch.tensor(values).view(-1, 1, 1, 1)
-        for values in (vae.config.latents_mean, vae.config.latents_std)
-    )
+    mean, std = released_statistics(vae)
     assert torch.allclose(latent * std + mean, moments, atol=1e-4)
     frame = decoder.decode(decoder.open(), latent)
     assert torch.allclose(frame, vae.decode(moments[None]).sample[0], atol=1e-4)
