@@ -57,7 +57,7 @@ class Admission:
     def _resumes(self, request: Request) -> bool:
         """Whether a START goes on with a session instead of opening one.
 
-        Triton forgets a sequence at its END, whoever sent it, and then takes nothing more without
+        Triton forgets a sequence at any END, an intruder's too, and then takes nothing more without
         START. So a session's owner may say START again, with the token and nothing to open.
         """
         opens = request.start is not None or request.error is not None

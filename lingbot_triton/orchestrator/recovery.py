@@ -61,7 +61,7 @@ class Recovery:
         return stage not in self.unavailable
 
     async def watch(self) -> None:
-        """Find workers that died while nobody called them; runs until it is cancelled."""
+        """Find workers that died while they were idle; runs until it is cancelled."""
         pings: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -84,7 +84,7 @@ class Recovery:
         except ShuttingDown:
             pass
         except WorldError as error:
-            log.warning("%s does not answer: %s", stage, error)
+            log.warning("%s does not respond: %s", stage, error)
         except Exception:
             log.exception("asking %s met an internal error", stage)
 

@@ -154,8 +154,8 @@ def _check(what: str, expected: int, given: int) -> None:
 
 
 def _check_payload(what: str, array: np.ndarray[Any, Any], state: SimulatedState) -> None:
-    found = (int(array[0, 0, 0, 0]), int(array[1, 0, 0, 0]))
-    if found != (state.fingerprint, state.chunk_index):
+    actual = (int(array[0, 0, 0, 0]), int(array[1, 0, 0, 0]))
+    if actual != (state.fingerprint, state.chunk_index):
         raise RuntimeError(
-            f"{what} of (session, chunk) {found} came for {(state.fingerprint, state.chunk_index)}"
+            f"{what} of (session, chunk) {actual} came for {(state.fingerprint, state.chunk_index)}"
         )

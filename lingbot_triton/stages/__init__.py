@@ -35,7 +35,7 @@ class SessionStage(Protocol):
         """Do the next piece of work of the session and return its outputs."""
 
     def commit(self, state: Any) -> None:
-        """Work of the last step that nobody waits for; nothing for most stages."""
+        """Work that the last step left for later; nothing for most stages."""
 
     def close(self, state: Any) -> None:
         """Give back what the state holds."""

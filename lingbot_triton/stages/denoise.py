@@ -223,7 +223,7 @@ class DenoiseStage:
         synchronize(self.device)  # who waits for the commit, and times it, waits for what it does
 
     def close(self, state: DenoiseState) -> None:
-        """Give back the caches at once, whoever still holds the state."""
+        """Give back the caches at once, even if the state is still referred to."""
         self.budget.give_back(state.reserved)
         state.reserved = 0
         state.caches.release()

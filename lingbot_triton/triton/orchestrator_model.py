@@ -95,7 +95,7 @@ class OrchestratorModel:
     def _administer(
         self, operation: str, parameters: dict[str, Any], sink: TritonResponseSink
     ) -> None:
-        """Whoever started the server, and knows its secret, may ask it to end every session.
+        """The program that started the server, and knows its secret, may end every session.
 
         Once Triton itself is stopping it takes no more calls, so this must come before.
         """

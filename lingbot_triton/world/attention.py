@@ -108,8 +108,8 @@ def _misfit(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | No
         return f"it needs a CUDA device, not {device}"
     capability = torch.cuda.get_device_capability(device)
     if capability < _SAGE_CAPABILITY:
-        needed, found = (".".join(map(str, pair)) for pair in (_SAGE_CAPABILITY, capability))
-        return f"it needs compute capability {needed}, {device} has {found}"
+        needed, actual = (".".join(map(str, pair)) for pair in (_SAGE_CAPABILITY, capability))
+        return f"it needs compute capability {needed}, {device} has {actual}"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"it needs dtype float16 or bfloat16, not {str(dtype).removeprefix('torch.')}"
     if head_dim not in _SAGE_HEAD_DIMS:

@@ -50,15 +50,15 @@ class TransformerConfig:
         Raises CheckpointError where the two disagree, where a width is known to neither, and for
         variants that the network here does not have. `source` names the checkpoint in messages.
         """
-        given = _native_names(config)
-        found = _from_shapes(shapes, given, source)
-        for name, value in found.items():
-            if name in given and given[name] != value:
+        declared = _native_names(config)
+        inferred = _from_shapes(shapes, declared, source)
+        for name, value in inferred.items():
+            if name in declared and declared[name] != value:
                 raise CheckpointError(
-                    f"{source}: config.json says {name} is {given[name]!r}, "
+                    f"{source}: config.json says {name} is {declared[name]!r}, "
                     f"the weights say {value!r}"
                 )
-        known = {**given, **found}
+        known = {**declared, **inferred}
         if "num_heads" not in known:
             raise CheckpointError(f"{source}: config.json names no num_heads")
         result = cls(**{name: known[name] for name in cls.__dataclass_fields__ if name in known})
@@ -72,16 +72,16 @@ def _native_names(config: Mapping[str, Any]) -> dict[str, Any]:
         "in_channels": "in_dim",
         "out_channels": "out_dim",
     }
-    given = {renamed.get(name, name): value for name, value in config.items()}
-    if "dim" not in given and "attention_head_dim" in given:
-        given["dim"] = given["attention_head_dim"] * given["num_heads"]
-    if "patch_size" in given:
-        given["patch_size"] = tuple(given["patch_size"])
-    return {name: value for name, value in given.items() if value is not None}
+    declared = {renamed.get(name, name): value for name, value in config.items()}
+    if "dim" not in declared and "attention_head_dim" in declared:
+        declared["dim"] = declared["attention_head_dim"] * declared["num_heads"]
+    if "patch_size" in declared:
+        declared["patch_size"] = tuple(declared["patch_size"])
+    return {name: value for name, value in declared.items() if value is not None}
 
 
 def _from_shapes(
-    shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], source: str
+    shapes: Mapping[str, tuple[int, ...]], declared: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
     def shape(name: str) -> tuple[int, ...]:
         if name not in shapes:

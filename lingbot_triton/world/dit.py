@@ -103,7 +103,7 @@ class WorldTransformer(nn.Module):
         caches.slots = caches.frames.advance(caches.grid[0])
 
     def _compute_rope(self, caches: SessionCaches) -> None:
-        """Compute the next chunk's positions, for which nobody waits yet."""
+        """Compute the next chunk's positions ahead of its control."""
         first, device = caches.frames.seen_frames, self.head.modulation.device
         caches.freqs_cis = rope_frequencies(self.config.head_dim, first, *caches.grid, device)
 

@@ -15,9 +15,9 @@ from lingbot_triton.world.kernels import Kernels
 
 def read_config(folder: Path) -> TransformerConfig:
     """The transformer's shape, from config.json and the headers of its weights."""
-    given = checkpoint.read_json(folder / "config.json")
+    declared = checkpoint.read_json(folder / "config.json")
     shapes = checkpoint.shapes(checkpoint.weight_files(folder))
-    return TransformerConfig.read(given, shapes, str(folder))
+    return TransformerConfig.read(declared, shapes, str(folder))
 
 
 def load_transformer(

@@ -2,7 +2,7 @@
 
 Of a head's c = d/2 pairs the first c - 2(c//3) turn with the frame, then c//3 with the row and c//3
 with the column. A frame's position is absolute in the session and computed, so no table ends it;
-nobody trained beyond 1024 latent frames.
+the released weights were trained on at most 1024 latent frames.
 """
 
 from __future__ import annotations
