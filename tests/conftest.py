@@ -8,6 +8,10 @@ import pytest
 
 from lingbot_triton.settings import PREFIX
 
+# Read when gRPC is imported. Its handlers of forks run in the child that is to become a server, and
+# may end it: "epoll_wait error: Bad file descriptor".
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 SERVER_TESTS = Path(__file__).parent / "server"
 WAITING = (
     *("test_stuck_worker", "test_worker_death", "test_vanishing_clients", "test_shutdown"),

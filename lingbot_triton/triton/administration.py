@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from lingbot_triton import protocol
-from lingbot_triton.stage import MODELS
 
 PROBE = "probe"
 """Parameter of a request that the orchestrator only responds to."""
@@ -89,12 +88,16 @@ def drain(endpoint: AdminEndpoint, secret: str, timeout: float, grace: float | N
     _request(endpoint, parameters, timeout)
 
 
+class UnloadingForbidden(AdministrationError):
+    """The server does not let models be unloaded (`--model-control-mode`)."""
+
+
 def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
-    """Unload every model; whether all were unloaded within `timeout` seconds.
+    """Unload every model that is loaded; whether none was left within `timeout` seconds.
 
     A server that stops waits for the END of every sequence of a loaded model, whether anybody
     will send it or not; unloading a model drops its sequences, even if its process has died.
-    False at once where the server does not let models be unloaded (`--model-control-mode`).
+    Raises UnloadingForbidden, or AdministrationError with the last refusal of another kind.
     """
     deadline = time.monotonic() + timeout
 
@@ -106,18 +109,33 @@ def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
             connection.request("POST", f"/v2/repository/{path}", "{}", {ADMIN_HEADER: admin_key})
             response = connection.getresponse()
             body = response.read()
-            if response.status != 200:
-                raise AdministrationError(f"{path}: {response.status} {body.decode()}")
-            return json.loads(body or "null")
+            if response.status == 200:
+                return json.loads(body or "null")
+            message = body.decode(errors="replace")
+            kind = UnloadingForbidden if "not allowed" in message else AdministrationError
+            raise kind(f"{path}: {response.status} {message}")
 
-    with contextlib.suppress(AdministrationError, OSError, http.client.HTTPException):
-        for model in MODELS:
-            ask(f"models/{model.name}/unload")
+    refusal: AdministrationError | None = None
+    try:
+        for model in ask("index"):
+            if model.get("state") != "READY":
+                continue
+            try:
+                ask(f"models/{model['name']}/unload")
+            except UnloadingForbidden:
+                raise
+            except AdministrationError as error:
+                refusal = error  # the others are unloaded all the same
         while any(model.get("state") != "UNAVAILABLE" for model in ask("index")):
             if time.monotonic() > deadline:
-                return False
+                break
             time.sleep(UNLOAD_POLL_SECONDS)
-        return True
+        else:
+            return True
+    except (OSError, http.client.HTTPException) as error:
+        refusal = AdministrationError(str(error))
+    if refusal is not None:
+        raise refusal
     return False
 
 

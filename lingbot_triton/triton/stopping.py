@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from lingbot_triton.protocol import ORCHESTRATOR
 from lingbot_triton.triton.administration import (
     AdminEndpoint,
     AdministrationError,
+    UnloadingForbidden,
     drain,
     unload_models,
 )
@@ -19,6 +21,11 @@ DRAINED_AFTER = 2 / 3
 """Share of the time to stop after which sessions have ended, or are no longer waited for."""
 UNLOADED_AFTER = 0.9
 """Share of the time to stop after which the server is told to stop, whatever is still loaded."""
+UNLOADING_SECONDS = 2.0
+"""How long models are given to unload before connections are closed, and they are asked, again."""
+RETRY_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class RunningServer(Protocol):
@@ -46,9 +53,17 @@ def end_models(server: RunningServer, grace: float, chunk_grace: float) -> None:
     if ORCHESTRATOR.name in server.model_processes():
         with contextlib.suppress(AdministrationError):
             drain(server.admin, server.secret, grace * DRAINED_AFTER, chunk_grace)
-    # Triton does not unload the orchestrator while clients have streams open.
-    close_connections(server)
-    unload_models(server.http, server.admin_key, unloaded - time.monotonic())
+    while (left := unloaded - time.monotonic()) > 0:
+        # Triton does not unload the orchestrator while clients have streams open.
+        close_connections(server)
+        try:
+            if unload_models(server.http, server.admin_key, min(left, UNLOADING_SECONDS)):
+                break
+        except UnloadingForbidden:
+            break
+        except AdministrationError as error:
+            log.warning("the models are not unloaded yet: %s", error)
+            time.sleep(min(left, RETRY_SECONDS))
     close_connections(server)
 
 

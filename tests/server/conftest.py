@@ -40,6 +40,8 @@ def _stop(server: ServerProcess) -> Leftovers:
     left = server.stop(grace=EXIT_SECONDS + 5.0)
     assert server.processes() == []
     assert server.regions() == []
+    if left != Leftovers():
+        print(f"{server.config.environment} did not stop gracefully:\n{server.output()[-6000:]}")
     return left
 
 
@@ -98,8 +100,9 @@ def doomed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCon
     def start(**config: Any) -> ServerProcess:
         log = tmp_path_factory.mktemp("doomed") / "log"
         config = {"log": log, "exit_timeout_seconds": 1} | config
-        servers.append(server := ServerProcess(ServerConfig(**config)))
-        server.__enter__()
+        server = ServerProcess(ServerConfig(**config))
+        server.__enter__()  # which leaves nothing where it fails
+        servers.append(server)
         _running.append(server)
         return server
 
