@@ -88,8 +88,8 @@ def drain(endpoint: AdminEndpoint, secret: str, timeout: float, grace: float | N
     _request(endpoint, parameters, timeout)
 
 
-class UnloadingForbidden(AdministrationError):
-    """The server does not let models be unloaded (`--model-control-mode`)."""
+class CannotUnload(AdministrationError):
+    """The server does not let models be unloaded (`--model-control-mode`), or does not serve."""
 
 
 def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
@@ -97,7 +97,7 @@ def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
 
     A server that stops waits for the END of every sequence of a loaded model, whether anybody
     will send it or not; unloading a model drops its sequences, even if its process has died.
-    Raises UnloadingForbidden, or AdministrationError with the last refusal of another kind.
+    Raises CannotUnload, or AdministrationError with the last refusal of another kind.
     """
     deadline = time.monotonic() + timeout
 
@@ -112,7 +112,7 @@ def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
             if response.status == 200:
                 return json.loads(body or "null")
             message = body.decode(errors="replace")
-            kind = UnloadingForbidden if "not allowed" in message else AdministrationError
+            kind = CannotUnload if "not allowed" in message else AdministrationError
             raise kind(f"{path}: {response.status} {message}")
 
     refusal: AdministrationError | None = None
@@ -122,7 +122,7 @@ def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
                 continue
             try:
                 ask(f"models/{model['name']}/unload")
-            except UnloadingForbidden:
+            except CannotUnload:
                 raise
             except AdministrationError as error:
                 refusal = error  # the others are unloaded all the same
@@ -132,6 +132,8 @@ def unload_models(http_address: str, admin_key: str, timeout: float) -> bool:
             time.sleep(UNLOAD_POLL_SECONDS)
         else:
             return True
+    except ConnectionRefusedError as error:
+        raise CannotUnload(str(error)) from None
     except (OSError, http.client.HTTPException) as error:
         refusal = AdministrationError(str(error))
     if refusal is not None:

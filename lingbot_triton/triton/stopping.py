@@ -11,7 +11,7 @@ from lingbot_triton.protocol import ORCHESTRATOR
 from lingbot_triton.triton.administration import (
     AdminEndpoint,
     AdministrationError,
-    UnloadingForbidden,
+    CannotUnload,
     drain,
     unload_models,
 )
@@ -59,7 +59,7 @@ def end_models(server: RunningServer, grace: float, chunk_grace: float) -> None:
         try:
             if unload_models(server.http, server.admin_key, min(left, UNLOADING_SECONDS)):
                 break
-        except UnloadingForbidden:
+        except CannotUnload:
             break
         except AdministrationError as error:
             log.warning("the models are not unloaded yet: %s", error)
