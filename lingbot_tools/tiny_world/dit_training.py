@@ -42,10 +42,6 @@ class DiTConfig:
     weight_decay: float = 0.01
 
 
-def _is_matrix(name: str, parameter: torch.nn.Parameter) -> bool:
-    return name.startswith("blocks.") and parameter.ndim == 2
-
-
 class DiTTrainee:
     """Implements `loop.Trainee`: the clean latent from each of the schedule's four noise levels."""
 
@@ -66,8 +62,12 @@ class DiTTrainee:
         self.contexts = _contexts(films, text_root)
         self.weights = channel_weights.view(-1, 1, 1, 1)
         self.seed = seed
-        muon = config.learning_rate, config.weight_decay
-        self.optimisers = optimisers(network, _is_matrix, muon, config.learning_rate)
+        self.optimisers = optimisers(
+            network,
+            lambda name, parameter: name.startswith("blocks.") and parameter.ndim == 2,
+            (config.learning_rate, config.weight_decay),
+            config.learning_rate,
+        )
         self.schedule = Schedule.shifted(_SHIFT, FAST.step_indices)
 
     def losses(self, step: int) -> Losses:
@@ -87,14 +87,15 @@ class DiTTrainee:
         timesteps = torch.tensor(self.schedule.timesteps)[steps]
         with torch.autocast("cpu", torch.bfloat16):
             flow = predict_flow(self.module, batch, history, sample, timesteps)
-        errors = _by_chunk(self.weights * (sample - sigma * flow - clean).square())
-        return by_step(layout, errors.mean(dim=(1, 3, 4, 5)), steps)
+        errors = self.weights * (sample - sigma * flow - clean).square()
+        by_chunk = errors.view(*errors.shape[:2], -1, CHUNK, *errors.shape[3:])
+        return by_step(layout, by_chunk.mean(dim=(1, 3, 4, 5)), steps)
 
     def _draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
         chosen = _shuffled(len(self.films.scenes), self.seed, step, self.config.batch)
         frames = frames_of(layout.chunks)
         prompts = [
-            "" if random.random() < _NO_PROMPT else _prompt(self.films.scenes[index])
+            "" if random.random() < _NO_PROMPT else Scene.sample(self.films.scenes[index]).prompt
             for index in chosen
         ]
         return Batch(
@@ -108,12 +109,11 @@ class DiTTrainee:
     def _control(self, index: int, chunks: tuple[int, ...]) -> torch.Tensor:
         """[384, 3n, h, w], each chunk's normalised by itself as the service does it."""
         poses = follow(self.films.keys[index], self.options).latent
-        relative = []
-        for chunk in chunks:
-            first = chunk * CHUNK
-            before = poses[first - 1] if chunk else None
-            part = poses[first : first + CHUNK]
-            relative.append(relative_poses(part, before, self.options.translation_scale))
+        scale = self.options.translation_scale
+        relative = [
+            relative_poses(poses[first : first + CHUNK], poses[first - 1] if first else None, scale)
+            for first in (chunk * CHUNK for chunk in chunks)
+        ]
         return control("cam", np.concatenate(relative), self.directions)
 
 
@@ -132,20 +132,11 @@ def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Loss
     return losses
 
 
-def _by_chunk(video: torch.Tensor) -> torch.Tensor:
-    """[..., 3n, h, w] as [..., n, 3, h, w]."""
-    return video.reshape(*video.shape[:-3], -1, CHUNK, *video.shape[-2:])
-
-
-def _prompt(scene: int) -> str:
-    return Scene.sample(scene).prompt
-
-
 @torch.inference_mode()
 def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
     """The embedding of every prompt, and of none."""
     encoder = TextEncoder.load(text_root, _CPU, torch.float32)
-    prompts = {"", *(_prompt(scene) for scene in films.scenes)}
+    prompts = {"", *(Scene.sample(scene).prompt for scene in films.scenes)}
     # Cloned out of inference mode, whose tensors autograd refuses.
     return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
 

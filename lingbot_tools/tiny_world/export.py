@@ -95,15 +95,9 @@ def write_encoder(root: Path, seed: int) -> None:
     is that their embeddings differ.
     """
     torch.manual_seed(seed)
-    sizes: dict[str, Any] = {
-        "d_model": TEXT_WIDTH,
-        "d_kv": 16,
-        "d_ff": 96,
-        "num_layers": 1,
-        "num_heads": 4,
-    }
-    words = len(_SPECIAL) + len(vocabulary())
-    encoder = UMT5EncoderModel(UMT5Config(vocab_size=words, dropout_rate=0.0, **sizes)).encoder
+    sizes: dict[str, Any] = {"d_model": TEXT_WIDTH, "d_kv": 16, "d_ff": 96, "num_heads": 4}
+    sizes |= {"vocab_size": len(_SPECIAL) + len(vocabulary()), "num_layers": 1}
+    encoder = UMT5EncoderModel(UMT5Config(dropout_rate=0.0, **sizes)).encoder
     weights = to_native(encoder.state_dict(), ENCODER_FILE, text.converted_name)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     torch.save(weights, root / ENCODER_FILE)

@@ -161,7 +161,6 @@ def channel_weights(vae: Any, films: Films, count: int) -> torch.Tensor:
         plain = decode(vae, latents)
         for channel in range(len(changes)):
             changed = latents.clone()
-            noise = torch.randn(changed[channel].shape, generator=generator)
-            changed[channel] += 0.5 * noise
+            changed[channel] += 0.5 * torch.randn(latents.shape[1:], generator=generator)
             changes[channel] += (decode(vae, changed) - plain).square().mean()
     return (changes / changes.mean()).clamp(min=0.1)

@@ -174,10 +174,8 @@ def main(
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     torch.set_num_threads(threads)
-    console = Console()
-    minutes = Minutes(vae_minutes, film_minutes, dit_minutes)
-    plan = Plan(seed=seed, minutes=minutes, films=FilmsSize(films), processes=threads)
-    training = Training(plan, Work(work), console)
+    console, minutes = Console(), Minutes(vae_minutes, film_minutes, dit_minutes)
+    training = Training(Plan(seed, minutes, FilmsSize(films), threads), Work(work), console)
     try:
         checkpoint = training.export() if export_only else training.run()
     except KeyboardInterrupt:

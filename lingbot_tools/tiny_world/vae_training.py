@@ -89,11 +89,6 @@ def load_vae(work: Work, base_dim: int) -> Any:
     return vae
 
 
-def _is_kernel(name: str, parameter: torch.nn.Parameter) -> bool:
-    outer = name.startswith(("encoder.conv_in", "decoder.conv_out"))
-    return parameter.ndim >= 4 and not outer
-
-
 class VAETrainee:
     """Implements `loop.Trainee`.
 
@@ -106,8 +101,13 @@ class VAETrainee:
         self.config = config
         self.seed = seed
         self.module: Any = build_vae(config.base_dim, seed)
-        rates = config.kernel_rate, config.learning_rate
-        self.optimisers = optimisers(self.module, _is_kernel, (rates[0], 0.0), rates[1])
+        outer = "encoder.conv_in", "decoder.conv_out"
+        self.optimisers = optimisers(
+            self.module,
+            lambda name, parameter: parameter.ndim >= 4 and not name.startswith(outer),
+            (config.kernel_rate, 0.0),
+            config.learning_rate,
+        )
 
     def losses(self, step: int) -> Losses:
         films = self.films(step)
