@@ -95,7 +95,7 @@ class DiTTrainee:
         chosen = _shuffled(len(self.films.scenes), self.seed, step, self.config.batch)
         frames = frames_of(layout.chunks)
         prompts = [
-            "" if random.random() < _NO_PROMPT else Scene.sample(self.films.scenes[index]).prompt
+            "" if random.random() < _NO_PROMPT else Scene(self.films.scenes[index]).prompt
             for index in chosen
         ]
         return Batch(
@@ -136,7 +136,7 @@ def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Loss
 def _contexts(films: Films, text_root: Path) -> dict[str, torch.Tensor]:
     """The embedding of every prompt, and of none."""
     encoder = TextEncoder.load(text_root, _CPU, torch.float32)
-    prompts = {"", *(Scene.sample(scene).prompt for scene in films.scenes)}
+    prompts = {"", *(Scene(scene).prompt for scene in films.scenes)}
     # Cloned out of inference mode, whose tensors autograd refuses.
     return {prompt: torch.tensor(encoder.encode(prompt).numpy()) for prompt in sorted(prompts)}
 

@@ -203,7 +203,7 @@ def main(
 
 def time_server(checkpoint: Path) -> RealTime:
     """95th percentiles of a session in a closed loop, on a server of its own."""
-    scene = Scene.sample(0)
+    scene = Scene(0)
     picture = Image.fromarray(truth_of(scene, ("",))[0])
     options = LONG_OPTIONS.model_dump(include={"kv_window_frames", "kv_sink_frames"})
 

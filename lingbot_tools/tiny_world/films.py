@@ -116,10 +116,10 @@ def _make_shard(work: Work, size: FilmsSize, base_dim: int, number: int) -> int:
     vae = load_vae(work, base_dim)
     first = FIRST_TRAINING_SCENE + number * size.shard
     scenes = list(range(first, first + size.shard))
-    walks = [stroll(Scene.sample(scene), size.chunks, scene) for scene in scenes]
+    walks = [stroll(Scene(scene), size.chunks, scene) for scene in scenes]
     latents, conditions = [], []
     for scene, walk in zip(scenes, walks, strict=True):
-        film = to_pixels(render(Scene.sample(scene), walk.video))
+        film = to_pixels(render(Scene(scene), walk.video))
         black = film.clone()[:, : 1 + TEMPORAL_STRIDE * (_CONDITION_LATENTS - 1)]
         black[:, 1:] = 0
         latents.append(encode(vae, film).half())

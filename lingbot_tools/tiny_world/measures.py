@@ -115,7 +115,7 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
     values = Values()
     for number in range(extent.scenes):
         long = number < extent.long_scenes
-        player = Player(stages, Scene.sample(number), LONG_CHUNKS if long else CHUNKS)
+        player = Player(stages, Scene(number), LONG_CHUNKS if long else CHUNKS)
         walked = _fidelity(player, number, values)
         if number < extent.on_sheet:
             values.walks.append(walked)

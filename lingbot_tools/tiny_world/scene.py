@@ -7,7 +7,6 @@ follows from what was seen before and from the prompt.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,35 +50,46 @@ KINDS = {  # radius and height of the objects, and the prompt with colours of fl
 FLOORS = ("checkered", "striped", "plain")
 
 
-@dataclass(frozen=True)
 class Scene:
-    """One world. Its frame: x and z on the floor, y down, the eye at y = 0."""
+    """The world number `seed`. Its frame: x and z on the floor, y down, the eye at y = 0."""
 
-    kind: str
-    floor: str
-    prompt: str
-    floor_colours: tuple[Colour, Colour]
-    object_colours: tuple[Colour, Colour]
-    horizon: Colour
-    zenith: Colour
-    brightness: float
-    hills: tuple[int, float, float]
-    """Number around the horizon, phase, height as the tangent of an elevation."""
-    hill_colour: Colour
-    light: NDArray[np.float32]
-    """Unit vector towards the sun."""
-    tile: float
-    spacing: float
-    """Of the square lattice that pillars or trees stand on."""
-    radius: float
-    height: float
-    round: bool
-    fog: float
-    """Extinction per unit of length."""
-    yaw: float
-    """Radians by which a session's axes are turned in the scene."""
-    origin: tuple[float, float]
-    """x and z of a session's first pose in the scene."""
+    def __init__(self, seed: int) -> None:
+        # The order of the draws decides what a seed gives.
+        random = np.random.default_rng([seed, 0x5CE9E])
+        draw = random.uniform
+        self.kind = kind = str(random.choice(list(KINDS)))
+        radius, height, prompt = KINDS[kind]
+        self.floor = floor = str(random.choice(FLOORS[:2] if kind != "grove" else FLOORS))
+        sky = str(random.choice(list(SKIES)))
+        names = [str(name) for name in random.choice(list(COLOURS), 3, replace=False)]
+        self.prompt = prompt.format(*names, kind=kind, floor=floor, sky=sky)
+        self.horizon, self.zenith = (np.array(colour, np.float32) for colour in SKIES[sky][:2])
+        self.brightness = SKIES[sky][2]
+        ground = _jittered(random, names[0])
+        other = ground * draw(0.62, 0.78) if floor != "plain" else ground
+        self.floor_colours = ground, other.astype(np.float32)
+        self.object_colours = _jittered(random, names[1]), _jittered(random, names[2])
+        if kind == "grove":
+            self.object_colours = _jittered(random, "brown"), self.object_colours[1]
+        azimuth, lift = draw(-math.pi, math.pi), draw(0.25, 0.5)
+        light = np.array([math.cos(azimuth), -lift, math.sin(azimuth)])
+        self.light = (light / np.linalg.norm(light)).astype(np.float32)
+        """Unit vector towards the sun."""
+        self.spacing = draw(2.2, 3.0)
+        """Of the square lattice that pillars or trees stand on."""
+        self.hills = int(random.integers(5, 10)), draw(0, 2 * math.pi), draw(0.06, 0.16)
+        """Number around the horizon, phase, height as the tangent of an elevation."""
+        self.hill_colour = _jittered(random, names[0]) * 0.35 + self.horizon * 0.45
+        self.tile = draw(0.5, 0.9)
+        self.radius, self.height = draw(*radius), draw(*height)
+        self.round = kind == "grove" or bool(random.random() < 0.5)
+        self.fog = draw(0.16, 0.22) * (1.5 if sky == "in the mist" else 1.0)
+        """Extinction per unit of length."""
+        self.yaw = draw(-math.pi, math.pi)
+        """Radians by which a session's axes are turned in the scene."""
+        shifts = draw(-0.2, 0.2), draw(-0.2, 0.2)
+        self.origin = self.spacing * (0.5 + shifts[0]), self.spacing * (0.5 + shifts[1])
+        """x and z of a session's first pose in the scene."""
 
     @property
     def placement(self) -> NDArray[np.float64]:
@@ -95,47 +105,6 @@ class Scene:
         gaps = [np.abs(offset - np.round(offset)) * self.spacing for offset in offsets]
         distance = np.hypot(*gaps) if self.round else np.maximum(*gaps)
         return float(distance.min()) - self.radius
-
-    @classmethod
-    def sample(cls, seed: int) -> Scene:
-        """The scene number `seed`."""
-        random = np.random.default_rng([seed, 0x5CE9E])
-        draw = random.uniform
-        kind = str(random.choice(list(KINDS)))
-        radius, height, prompt = KINDS[kind]
-        floor = str(random.choice(FLOORS[:2] if kind != "grove" else FLOORS))
-        sky = str(random.choice(list(SKIES)))
-        names = [str(name) for name in random.choice(list(COLOURS), 3, replace=False)]
-        horizon, zenith = (np.array(colour, np.float32) for colour in SKIES[sky][:2])
-        ground = _jittered(random, names[0])
-        other = ground * draw(0.62, 0.78) if floor != "plain" else ground
-        objects = _jittered(random, names[1]), _jittered(random, names[2])
-        if kind == "grove":
-            objects = (_jittered(random, "brown"), objects[1])
-        azimuth, lift = draw(-math.pi, math.pi), draw(0.25, 0.5)
-        light = np.array([math.cos(azimuth), -lift, math.sin(azimuth)])
-        spacing = draw(2.2, 3.0)
-        return cls(  # in the order of the draws, which what a seed gives depends on
-            kind=kind,
-            floor=floor,
-            prompt=prompt.format(*names, kind=kind, floor=floor, sky=sky),
-            floor_colours=(ground, other.astype(np.float32)),
-            object_colours=objects,
-            horizon=horizon,
-            zenith=zenith,
-            brightness=SKIES[sky][2],
-            light=(light / np.linalg.norm(light)).astype(np.float32),
-            spacing=spacing,
-            hills=(int(random.integers(5, 10)), draw(0, 2 * math.pi), draw(0.06, 0.16)),
-            hill_colour=_jittered(random, names[0]) * 0.35 + horizon * 0.45,
-            tile=draw(0.5, 0.9),
-            radius=draw(*radius),
-            height=draw(*height),
-            round=kind == "grove" or bool(random.random() < 0.5),
-            fog=draw(0.16, 0.22) * (1.5 if sky == "in the mist" else 1.0),
-            yaw=draw(-math.pi, math.pi),
-            origin=(spacing * (0.5 + draw(-0.2, 0.2)), spacing * (0.5 + draw(-0.2, 0.2))),
-        )
 
 
 def vocabulary() -> list[str]:

@@ -140,7 +140,7 @@ class VAETrainee:
         films = []
         for _ in range(batch):
             number = int(random.integers(FIRST_TRAINING_SCENE, 2**31))
-            scene = Scene.sample(number)
+            scene = Scene(number)
             walk = stroll(scene, 3, number)
             films.append(to_pixels(render(scene, walk.video[-frames:])))
         return torch.stack(films)

@@ -49,7 +49,7 @@ def walked(server: ServerProcess, scene: Scene, keys: tuple[str, ...]) -> Frames
 def test_what_is_seen_follows_the_keys_as_the_renderer_does(
     server: ServerProcess, number: int
 ) -> None:
-    scene = Scene.sample(number)
+    scene = Scene(number)
     film, truth = walked(server, scene, KEYS), truth_of(scene, KEYS)
     assert film.shape == truth.shape
     left = film[: chunk_frames(0).stop]

@@ -98,7 +98,7 @@ def test_sixteen_bits_of_grey_keep_their_brightness() -> None:
 
 def test_the_default_picture_is_a_scene_of_the_tiny_world_that_no_training_saw() -> None:
     number = 15
-    scene = Scene.sample(number)
+    scene = Scene(number)
     assert number < FIRST_TRAINING_SCENE
     assert scene.prompt == DEFAULT_PROMPT
     seen = render(scene, np.eye(4)[None], 480, 320)[0].astype(int)

@@ -12,7 +12,7 @@ SCENES = range(12)
 
 
 def film(scene: int, keys: str) -> figures.Frames:
-    return render(Scene.sample(scene), follow((keys,)).video)
+    return render(Scene(scene), follow((keys,)).video)
 
 
 def test_psnr_of_a_known_error() -> None:
@@ -48,7 +48,7 @@ def test_standing_still_changes_nothing_and_walking_something() -> None:
 
 
 def test_blur_is_less_sharp_and_noise_is_more() -> None:
-    frames = render(Scene.sample(2), stroll(Scene.sample(2), 1, 2).video)
+    frames = render(Scene(2), stroll(Scene(2), 1, 2).video)
     blurred = ((frames.astype(int) + np.roll(frames, 1, 2) + np.roll(frames, 2, 2)) // 3).astype(
         np.uint8
     )

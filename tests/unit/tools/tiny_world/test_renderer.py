@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from lingbot_tools.tiny_world.walk import follow
 
 def facing_a_pillar(**changes: object) -> Scene:
     """A scene whose only near pillar stands straight ahead of the first pose."""
-    scene = Scene.sample(5)
+    scene = Scene(5)
     given = {
         "kind": "plaza",
         "spacing": 3.0,
@@ -31,7 +31,8 @@ def facing_a_pillar(**changes: object) -> Scene:
         "hill_colour": np.array([0, 0, 1], np.float32),
         "light": np.array([0, -1, 0], np.float32),
     }
-    return replace(scene, **{**given, **changes})
+    vars(scene).update({**given, **changes})
+    return scene
 
 
 def pillar(frame: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -88,15 +89,17 @@ def test_looking_up_lowers_the_floor() -> None:
 
 def test_a_scene_is_the_same_every_time_and_differs_from_others() -> None:
     walk = follow(("wl",))
-    one, again = (render(Scene.sample(7), walk.video) for _ in range(2))
+    one, again = (render(Scene(7), walk.video) for _ in range(2))
     assert (one == again).all()
-    assert (one != render(Scene.sample(8), walk.video)).mean() > 0.5
+    assert (one != render(Scene(8), walk.video)).mean() > 0.5
 
 
 def test_a_quarter_turn_of_the_session_is_a_quarter_turn_of_the_scene() -> None:
-    scene = Scene.sample(3)
+    scene = Scene(3)
     turned = np.eye(4)
     turned[:3, :3] = [[0, 0, 1], [0, 1, 0], [-1, 0, 0]]
     seen = render(scene, turned[None])
-    same = render(replace(scene, yaw=scene.yaw + np.pi / 2), np.eye(4)[None])
+    other = copy(scene)
+    other.yaw += np.pi / 2
+    same = render(other, np.eye(4)[None])
     assert np.abs(seen.astype(int) - same).mean() < 0.1

@@ -54,7 +54,7 @@ def weights(root: Path, stage: str) -> dict[str, torch.Tensor]:
 
 
 def test_the_service_plays_what_was_trained(trained: Path) -> None:
-    stages, scene = load_stages(trained / "checkpoint"), Scene.sample(0)
+    stages, scene = load_stages(trained / "checkpoint"), Scene(0)
     truth = truth_of(scene, ("w", ""))
     player = Player(stages, scene, 2)
     film = player.play(("w", ""))

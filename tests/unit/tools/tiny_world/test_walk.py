@@ -22,7 +22,7 @@ def test_a_walk_is_what_the_service_integrates_at_both_rates() -> None:
 
 def test_strolls_repeat_and_keep_clear_of_objects() -> None:
     for seed in range(6):
-        scene = Scene.sample(seed)
+        scene = Scene(seed)
         walk = stroll(scene, 5, seed)
         assert stroll(scene, 5, seed).keys == walk.keys
         assert scene.clearance(walk.video) > 0.1
@@ -30,7 +30,7 @@ def test_strolls_repeat_and_keep_clear_of_objects() -> None:
 
 
 def test_clearance_is_the_distance_from_the_surface() -> None:
-    scene = Scene.sample(1)
+    scene = Scene(1)
     x, z = scene.origin
     on_axis = np.linalg.inv(scene.placement)
     pose = np.eye(4)
@@ -45,5 +45,5 @@ def test_opposite_keys_lead_back() -> None:
 def test_every_word_of_every_prompt_is_in_the_vocabulary() -> None:
     words = set(vocabulary())
     for seed in range(300):
-        spoken = Scene.sample(seed).prompt.lower().replace(".", " .").split()
+        spoken = Scene(seed).prompt.lower().replace(".", " .").split()
         assert set(spoken) <= words
