@@ -13,8 +13,7 @@ from lingbot_tools.tiny_world.films import CHUNK, Films, frames_of
 from lingbot_tools.tiny_world.forward import predict_flow
 from lingbot_tools.tiny_world.loop import Losses, optimisers
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
-from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.walk import follow
+from lingbot_tools.tiny_world.scene import Scene, follow
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.presets import FAST
 from lingbot_triton.world.camera import pixel_intrinsics, relative_poses

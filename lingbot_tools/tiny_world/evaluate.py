@@ -25,10 +25,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lingbot_tools.bench.hosting import computing, serving
-from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.measures import (
     LONG_OPTIONS,
     Extent,
+    Frames,
     Values,
     Walked,
     load_stages,
@@ -36,9 +36,8 @@ from lingbot_tools.tiny_world.measures import (
     truth_of,
 )
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
-from lingbot_tools.tiny_world.scene import Scene
+from lingbot_tools.tiny_world.scene import Scene, chunk_frames
 from lingbot_tools.tiny_world.train import DEFAULT_WORK
-from lingbot_tools.tiny_world.walk import chunk_frames
 
 _TIMED_CHUNKS, _WARM_UP = 30, 3
 _TIMED_KEYS = ("w", "wl", "l", "", "j")
@@ -184,7 +183,7 @@ def main(
     console = Console()
     folder = out or checkpoint.parent
     folder.mkdir(parents=True, exist_ok=True)
-    extent = Extent(scenes, min(scenes, Extent.key_scenes), min(scenes, long_scenes))
+    extent = Extent(scenes, long_scenes=long_scenes)
     stages = load_stages(checkpoint)
     with Progress(console=console) as progress:
         task = progress.add_task("scenes", total=scenes)

@@ -17,9 +17,8 @@ from rich.progress import Progress
 
 from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.renderer import render
-from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
+from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene, stroll
 from lingbot_tools.tiny_world.vae_training import load_vae, released_statistics, to_pixels
-from lingbot_tools.tiny_world.walk import stroll
 from lingbot_triton.world.family import WORLD_FAST
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 

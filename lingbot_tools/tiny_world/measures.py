@@ -5,26 +5,30 @@ Sessions are played on the service's stages in this process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn import functional
 
 from lingbot_tools.regression.expectations import Expectations, Variant
 from lingbot_tools.regression.play import Stages
-from lingbot_tools.tiny_world import figures
-from lingbot_tools.tiny_world.figures import Frames
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH, render
-from lingbot_tools.tiny_world.scene import Scene
+from lingbot_tools.tiny_world.scene import CLEARANCE, Scene, chunk_frames, follow, opposite, stroll
 from lingbot_tools.tiny_world.vae_training import to_pixels
-from lingbot_tools.tiny_world.walk import CLEARANCE, chunk_frames, follow, opposite, stroll
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.settings import Settings
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE, Geometry
 from lingbot_triton.world.vae import to_uint8
+
+Frames = NDArray[np.uint8]
+"""[n, H, W, 3]"""
 
 CHUNKS = 6
 LONG_CHUNKS = 30
@@ -32,6 +36,7 @@ LONG_OPTIONS = SessionOptions(kv_window_frames=12, kv_sink_frames=3)
 _LATE_CHUNKS = 5
 _TURNS = ("l", "j", "j", "l", "l", "j")
 _KEYS = ("", "w", "s", "a", "d", "j", "l", "i", "k")
+_ZOOMS = np.exp(np.linspace(-0.35, 0.35, 29))
 
 
 class Walked(NamedTuple):
@@ -121,11 +126,11 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
             values.walks.append(walked)
         film = player.play(_TURNS)
         for chunk, held in enumerate(_TURNS):
-            moved = figures.turn_of(_with_frame_before(film, chunk))
+            moved = turn_of(_with_frame_before(film, chunk))
             values.turned_right.append(moved < 0 if held == "l" else moved > 0)
         _walking(player, values)
         for held in _KEYS if number < extent.key_scenes else ():
-            change = figures.change_of(_with_frame_before(player.play(("j", held)), 1))
+            change = change_of(_with_frame_before(player.play(("j", held)), 1))
             values.changes.setdefault(held, []).append(change)
         if long:
             _lasting(player, number, values)
@@ -136,10 +141,10 @@ def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> 
 def _fidelity(player: Player, number: int, values: Values) -> Walked:
     keys = stroll(player.scene, CHUNKS, number).keys
     truth, film = truth_of(player.scene, keys), player.play(keys)
-    values.reconstruction.append(figures.psnr(reconstruct(player.stages, truth), truth))
-    values.generated.append(figures.psnr(film, truth))
-    values.other_keys.append(figures.psnr(player.play(opposite(keys)), truth))
-    values.frozen.append(figures.psnr(np.repeat(truth[:1], len(truth), 0), truth))
+    values.reconstruction.append(psnr(reconstruct(player.stages, truth), truth))
+    values.generated.append(psnr(film, truth))
+    values.other_keys.append(psnr(player.play(opposite(keys)), truth))
+    values.frozen.append(psnr(np.repeat(truth[:1], len(truth), 0), truth))
     return Walked(keys, truth, film)
 
 
@@ -151,15 +156,15 @@ def _walking(player: Player, values: Values) -> None:
     films = player.play(keys), truth_of(player.scene, keys)
     for film, enlarged in zip(films, (values.enlarged, values.enlarged_in_truth), strict=True):
         for chunk in range(len(keys)):
-            first, *_, last = figures.grey(_with_frame_before(film, chunk))
-            enlarged.append(figures.zoom_of(first, last) > 1)
+            first, *_, last = grey(_with_frame_before(film, chunk))
+            enlarged.append(zoom_of(first, last) > 1)
 
 
 def _lasting(player: Player, number: int, values: Values) -> None:
     keys = stroll(player.scene, LONG_CHUNKS, number + 500).keys
     late = slice(chunk_frames(LONG_CHUNKS - _LATE_CHUNKS).start, None)
     film, truth = player.play(keys, LONG_OPTIONS)[late], truth_of(player.scene, keys)[late]
-    values.sharpness.append(figures.sharpness(film) / figures.sharpness(truth))
+    values.sharpness.append(sharpness(film) / sharpness(truth))
     pixels, true_pixels = (frames.reshape(-1, 3).astype(np.float64) for frames in (film, truth))
     values.colour_shift.append(float(np.abs(pixels.mean(0) - true_pixels.mean(0)).max()))
     values.contrast.append(float(pixels.std(0).mean() / true_pixels.std(0).mean()))
@@ -168,3 +173,54 @@ def _lasting(player: Player, number: int, values: Values) -> None:
 def _with_frame_before(film: Frames, chunk: int) -> Frames:
     part = chunk_frames(chunk)
     return film[max(part.start - 1, 0) : part.stop]
+
+
+def psnr(mine: Frames, truth: Frames) -> float:
+    """Of all frames together, in dB."""
+    error = float(((mine.astype(np.float64) - truth) ** 2).mean())
+    return 10 * math.log10(255**2 / max(error, 1e-9))
+
+
+def grey(frames: Frames) -> NDArray[np.float64]:
+    mean: NDArray[np.float64] = frames.astype(np.float64).mean(axis=-1) / 255
+    return mean
+
+
+def turn_of(frames: Frames) -> float:
+    """Pixels to the right from each frame to the next, by phase correlation, over all of them."""
+    height, width = frames.shape[1:3]
+    window = np.outer(np.hanning(height), np.hanning(width))
+    spectra = [np.fft.rfft2((picture - picture.mean()) * window) for picture in grey(frames)]
+    moved = 0
+    for before, after in pairwise(spectra):
+        product = np.conj(before) * after
+        peaks = np.fft.irfft2(product / (np.abs(product) + 1e-9), (height, width))
+        column = int(peaks.argmax()) % width
+        moved += column - width if column > width // 2 else column
+    return float(moved)
+
+
+def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """The factor by which the middle of `before` must be enlarged to look most like `after`."""
+    height, width = before.shape
+    rows, columns = np.mgrid[0:height, 0:width]
+    y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
+    middle = (np.abs(y) < height / 3) & (np.abs(x) < width / 3)
+    picture, still = torch.from_numpy(before)[None, None], torch.eye(2, 3, dtype=torch.float64)
+    errors = []
+    for zoom in _ZOOMS:
+        places = functional.affine_grid(still[None] / zoom, [1, 1, height, width], True)
+        enlarged = functional.grid_sample(picture, places, align_corners=True)[0, 0].numpy()
+        errors.append(np.abs(enlarged - after)[middle].mean())
+    return float(_ZOOMS[int(np.argmin(errors))])
+
+
+def change_of(frames: Frames) -> float:
+    """Mean absolute difference from the first frame to the last, in grey levels."""
+    return float(np.abs(frames[-1].astype(np.float64) - frames[0]).mean())
+
+
+def sharpness(frames: Frames) -> float:
+    """Mean size of the grey gradient, the more the sharper."""
+    pictures = grey(frames)
+    return float(sum(np.abs(np.diff(pictures, axis=axis)).mean() for axis in (2, 1)))

@@ -1,4 +1,4 @@
-"""Procedural scenes: what there is to see, drawn from a seed and described by a prompt.
+"""Procedural scenes, drawn from a seed and described by a prompt, and walks through them.
 
 Everything repeats over the plane or around the horizon, so that what comes into view on a turn
 follows from what was seen before and from the prompt.
@@ -7,9 +7,15 @@ follows from what was seen before and from the prompt.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.world.camera import Camera, Poses
+from lingbot_triton.world.family import WORLD_FAST
+from lingbot_triton.world.geometry import TEMPORAL_STRIDE
 
 Colour = NDArray[np.float32]
 """Red, green, blue in [0, 1]."""
@@ -48,6 +54,16 @@ KINDS = {  # radius and height of the objects, and the prompt with colours of fl
     "hall": ((0.14, 0.24), (1.3, 1.5), _PILLARS),
 }
 FLOORS = ("checkered", "striped", "plain")
+
+_HELD = ("w", "l", "j", "wl", "wj", "s", "a", "d", "i", "k", "", "sj", "dl")
+_ODDS = np.array((24, 13, 13, 10, 10, 5, 5, 5, 3, 3, 5, 2, 2)) / 100
+"""How often walks hold which keys."""
+_REPEAT = 0.35
+"""How often a walk goes on with the keys of the chunk before."""
+CLEARANCE = 0.15
+_LEVEL_DEGREES = 25.0
+"""Walks look no farther up or down."""
+_TRIES = 40
 
 
 class Scene:
@@ -117,3 +133,55 @@ def _jittered(random: np.random.Generator, name: str) -> Colour:
     colour = np.array(COLOURS[name], np.float32) + random.uniform(-0.05, 0.05, 3)
     jittered: Colour = np.clip(colour, 0, 1).astype(np.float32)
     return jittered
+
+
+class Walk(NamedTuple):
+    """Keys per chunk, poses at video rate [9 + 12 (n - 1), 4, 4] and at latent rate [3n, 4, 4]."""
+
+    keys: tuple[str, ...]
+    video: Poses
+    latent: Poses
+
+
+def chunk_frames(chunk: int) -> slice:
+    """Numbers of a chunk's frames in its session: 9 of the first, 12 of every later one."""
+    return slice(max(12 * chunk - 3, 0), 12 * chunk + 9)
+
+
+def follow(keys: tuple[str, ...], options: SessionOptions | None = None) -> Walk:
+    """The walk that holds `keys[i]` for chunk i."""
+    options = options or SessionOptions()
+    camera = Camera(WORLD_FAST.chunk_latent_frames)
+    video = [camera.pose.copy()]
+    for chunk, held in enumerate(keys):
+        while len(video) < chunk_frames(chunk).stop:
+            camera.move(held, options)
+            video.append(camera.pose.copy())
+    return Walk(keys, np.stack(video), np.stack(video[::TEMPORAL_STRIDE]))
+
+
+def stroll(scene: Scene, chunks: int, seed: int) -> Walk:
+    """A random walk that runs into nothing."""
+    random = np.random.default_rng([seed, 0x3A1C])
+    keys: tuple[str, ...] = ()
+    for _ in range(chunks):
+        keys = (*keys, _next_keys(scene, keys, random))
+    return follow(keys)
+
+
+def _next_keys(scene: Scene, keys: tuple[str, ...], random: np.random.Generator) -> str:
+    for _ in range(_TRIES):
+        held = str(random.choice(_HELD, p=_ODDS))
+        if keys and random.random() < _REPEAT:
+            held = keys[-1]
+        walk = follow((*keys, held))
+        looks = np.abs(np.degrees(np.arcsin(np.clip(walk.video[:, 1, 2], -1, 1)))).max()
+        if looks <= _LEVEL_DEGREES and scene.clearance(walk.video) > CLEARANCE:
+            return held
+    return "l"  # turning on the spot is always possible
+
+
+def opposite(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that do the reverse; standing still becomes walking."""
+    table = str.maketrans("wsadikjl", "swdakilj")
+    return tuple(held.translate(table) or "s" for held in keys)

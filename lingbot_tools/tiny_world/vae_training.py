@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from lingbot_tools.tiny_world.loop import Losses, Work, optimisers
 from lingbot_tools.tiny_world.renderer import render
-from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene
-from lingbot_tools.tiny_world.walk import stroll
+from lingbot_tools.tiny_world.scene import FIRST_TRAINING_SCENE, Scene, stroll
 
 _KL_WEIGHT = 5e-4
 

@@ -9,11 +9,8 @@ import pytest
 from lingbot_client import WorldClient
 from PIL import Image
 
-from lingbot_tools.tiny_world import figures
-from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.measures import truth_of
-from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.walk import chunk_frames
+from lingbot_tools.tiny_world.measures import Frames, psnr, truth_of, turn_of
+from lingbot_tools.tiny_world.scene import Scene, chunk_frames
 from lingbot_triton.triton.server import ServerProcess
 from tests.server.conftest import StartServer
 
@@ -54,6 +51,6 @@ def test_what_is_seen_follows_the_keys_as_the_renderer_does(
     assert film.shape == truth.shape
     left = film[: chunk_frames(0).stop]
     right = film[chunk_frames(1).start - 1 : chunk_frames(1).stop]
-    assert figures.turn_of(left) < 0 < figures.turn_of(right)
+    assert turn_of(left) < 0 < turn_of(right)
     frozen = np.repeat(truth[:1], len(truth), 0)
-    assert figures.psnr(film, truth) > figures.psnr(frozen, truth) + 3
+    assert psnr(film, truth) > psnr(frozen, truth) + 3

@@ -19,8 +19,7 @@ from lingbot_tools.tiny_world.evaluate import (
     write_animation,
     write_sheet,
 )
-from lingbot_tools.tiny_world.figures import Frames
-from lingbot_tools.tiny_world.measures import Extent, Values, measure, truth_of
+from lingbot_tools.tiny_world.measures import Extent, Frames, Values, measure, truth_of
 from lingbot_tools.tiny_world.scene import Scene
 
 EXTENT = Extent(scenes=2, key_scenes=1, long_scenes=1, on_sheet=2)

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH, render
-from lingbot_tools.tiny_world.scene import EYE_HEIGHT, Scene
-from lingbot_tools.tiny_world.walk import follow
+from lingbot_tools.tiny_world.scene import EYE_HEIGHT, Scene, follow
 
 
 def facing_a_pillar(**changes: object) -> Scene:

@@ -12,10 +12,9 @@ import torch
 from rich.console import Console
 
 from lingbot_tools.tiny_world.dit_training import DiTConfig
-from lingbot_tools.tiny_world.figures import psnr
 from lingbot_tools.tiny_world.films import Films, FilmsSize
 from lingbot_tools.tiny_world.loop import Work
-from lingbot_tools.tiny_world.measures import Player, load_stages, reconstruct, truth_of
+from lingbot_tools.tiny_world.measures import Player, load_stages, psnr, reconstruct, truth_of
 from lingbot_tools.tiny_world.network import NetworkSize
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene

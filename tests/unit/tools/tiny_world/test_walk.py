@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingbot_tools.tiny_world.scene import Scene, vocabulary
-from lingbot_tools.tiny_world.walk import follow, opposite, stroll
+from lingbot_tools.tiny_world.scene import Scene, follow, opposite, stroll, vocabulary
 from lingbot_triton.options import SessionOptions
 from lingbot_triton.world.camera import Camera
 from lingbot_triton.world.geometry import TEMPORAL_STRIDE
