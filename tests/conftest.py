@@ -11,6 +11,10 @@ from lingbot_triton.settings import PREFIX
 # Read when gRPC is imported. Its handlers of forks run in the child that is to become a server, and
 # may end it: "epoll_wait error: Bad file descriptor".
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+# Read when torch is imported. Two processes of tests and their servers share the cores: threads of
+# OpenMP that spin, or more of them than cores, would only take time from one another.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ["OMP_NUM_THREADS"] = "1"
 
 SERVER_TESTS = Path(__file__).parent / "server"
 WAITING = (
