@@ -2,7 +2,6 @@
 
 It has the orchestrator's name, tensors and scheduling, so that the same client drives it the same
 way, and sends a chunk's bytes in one response. There are no sessions and no stages behind it.
-When its server stops, it is asked for sequences to end, and has none.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 START, END = 1, 2
-TEXTS = {"message": b"", "info": b'{"part": 0, "parts": 1, "sequences": []}'}
+TEXTS = {"message": b"", "info": b'{"part": 0, "parts": 1}'}
 
 
 class TritonPythonModel:

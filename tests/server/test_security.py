@@ -9,26 +9,20 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lingbot_client import TLS, WorldClient, WorldSession, errors
-from tritonclient.grpc import InferenceServerClient, InferenceServerException
+from tritonclient.grpc import InferenceServerClient
 
 from lingbot_triton.simulated.marks import Mark, fingerprint, read_mark
 from lingbot_triton.triton import administration
 from lingbot_triton.triton.administration import AdministrationError
-from lingbot_triton.triton.installation import find_installation
-from lingbot_triton.triton.render import REPOSITORY
 from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerProcess
-from lingbot_triton.triton.system import free_ports, session_members, wait_until_gone
 from tests.server.conftest import StartConfigured, StartServer
 from tests.server.play import PROMPT, eventually, page, picture, play, sessions
-from tests.server.workers import SMALL, states
+from tests.server.workers import SMALL, call_worker, states
 
 SIMULATED = {"LINGBOT_SIMULATED": "seed-4xh100", "LINGBOT_SIMULATED_SCALE": "0.05"}
 WORKERS = ("condition", "denoise", "decode")
@@ -37,20 +31,6 @@ WORKERS = ("condition", "denoise", "decode")
 @pytest.fixture(scope="module")
 def server(shared_server: StartServer) -> ServerProcess:
     return shared_server(simulated="seed-4xh100", simulated_scale=0.05, max_sessions=4)
-
-
-def _call_worker(
-    client: Any,
-    model: str,
-    secret: Any = "guess",
-    parameters: dict[str, Any] | None = None,
-    **arguments: Any,
-) -> str:
-    """Call a worker as the orchestrator does; the error that it answers with."""
-    proof = {} if secret is None else {"secret": secret}
-    with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, [], parameters=(parameters or {}) | proof, **arguments)
-    return str(caught.value)
 
 
 def test_a_worker_refuses_everybody_else_and_the_session_goes_on(server: ServerProcess) -> None:
@@ -80,10 +60,10 @@ def _attack(server: ServerProcess, session_id: str) -> None:
     with InferenceServerClient(server.grpc) as client:
         # No cache answers the one who tries again.
         for secret in (None, "", "guess", "guess", "\u00e9", True, 7):
-            assert "prompt is internal" in _call_worker(client, "prompt", secret, forged)
+            assert "prompt is internal" in call_worker(client, "prompt", secret, forged)
             for model in WORKERS:
                 for op in ("open", "step", "commit", "close", "ping"):
-                    message = _call_worker(
+                    message = call_worker(
                         client,
                         model,
                         secret,
@@ -101,7 +81,7 @@ def test_who_is_refused_by_workers_takes_no_place_from_sessions(server: ServerPr
         for number in range(100):
             for model in WORKERS:
                 sequence = {"sequence_id": f"x{number}", "sequence_start": True}
-                assert f"{model} is internal" in _call_worker(
+                assert f"{model} is internal" in call_worker(
                     client, model, "guess", {"op": "open"}, **sequence
                 )
 
@@ -122,7 +102,7 @@ def test_sequences_that_nobody_ends_do_not_keep_a_server_from_stopping(
         for number in range(3):
             for model in WORKERS:
                 sequence = {"sequence_id": f"x{number}", "sequence_start": True}
-                _call_worker(client, model, "guess", {"op": "open"}, **sequence)
+                call_worker(client, model, "guess", {"op": "open"}, **sequence)
 
     async def refused() -> str:
         async with WorldClient(server.grpc) as client:
@@ -207,74 +187,6 @@ def test_the_secret_is_told_to_nobody(doomed_server: StartConfigured) -> None:
     assert len(server.secret) == 64
     assert server.secret not in told + log
     assert server.secret != ServerProcess(ServerConfig()).secret
-
-
-@pytest.fixture
-def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """`tritonserver --model-repository` and, of itself, nothing else: gRPC address, process id."""
-    installation = find_installation()
-    ports = free_ports("127.0.0.1")
-    addresses = {name: next(ports) for name in ("grpc", "http", "metrics")}
-    command = [str(installation.binary), *installation.arguments]
-    command += [f"--model-repository={REPOSITORY}", "--exit-timeout-secs=10"]
-    command += getattr(request, "param", ())
-    for name, port in addresses.items():
-        command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
-    environment = {**os.environ, **installation.environment, **SIMULATED}
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield f"127.0.0.1:{addresses['grpc']}", process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        wait_until_gone(process.pid, 5)
-        for pid in session_members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-async def _serves(grpc: str) -> None:
-    """Return once the server plays a chunk; nobody tells when a plain one is ready."""
-    async with WorldClient(grpc) as client:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                assert len(await play(client, ["w"], **SMALL)) == 1
-                return
-            except (errors.TritonError, errors.ConnectionFailed):
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.5)
-
-
-def test_a_plain_tritonserver_makes_its_own_secret(plain: tuple[str, int]) -> None:
-    grpc, pid = plain
-    asyncio.run(_serves(grpc))
-    with InferenceServerClient(grpc) as client:
-        assert "prompt is internal" in _call_worker(client, "prompt")
-    folder = Path(tempfile.gettempdir()) / f"lingbot-triton-{os.getuid()}"
-    (secret,) = folder.glob(f"{pid}-*")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert secret.stat().st_mode & 0o777 == 0o600
-    assert len(secret.read_text()) == 64
-
-
-@pytest.mark.parametrize(
-    "plain", [("--model-control-mode=explicit", "--load-model=*")], indirect=True
-)
-def test_the_workers_obey_an_orchestrator_that_was_loaded_anew(plain: tuple[str, int]) -> None:
-    grpc, _ = plain
-    asyncio.run(_serves(grpc))
-    with InferenceServerClient(grpc) as client:
-        client.unload_model("orchestrator")
-        client.load_model("orchestrator")
-        asyncio.run(_serves(grpc))
-        assert "prompt is internal" in _call_worker(client, "prompt")
 
 
 async def _steer(session: WorldSession) -> None:

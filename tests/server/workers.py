@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from click.testing import CliRunner
 from lingbot_client import WorldClient, WorldSession, errors
+from tritonclient.grpc import InferenceServerException
 
 from lingbot_triton.triton import render
 from lingbot_triton.triton.scrape import scrape
@@ -143,3 +145,17 @@ def _region_prefixes() -> set[str]:
             if found:
                 prefixes.add(prefix)
     return prefixes
+
+
+def call_worker(
+    client: Any,
+    model: str,
+    secret: Any = "guess",
+    parameters: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> str:
+    """Call a worker as the orchestrator does; the error that it answers with."""
+    proof = {} if secret is None else {"secret": secret}
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, [], parameters=(parameters or {}) | proof, **arguments)
+    return str(caught.value)
