@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from lingbot_triton.settings import PREFIX
 
@@ -16,7 +17,6 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["OMP_NUM_THREADS"] = "1"
 
-SERVER_TESTS = Path(__file__).parent / "server"
 WAITING = (
     *("test_stuck_worker", "test_worker_death", "test_vanishing_clients", "test_shutdown"),
     "test_chaos",
@@ -42,31 +42,42 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test its group: the tests of a group run in one process, one after another.
+class GroupScheduling(LoadScopeScheduling):
+    """Tests of a group run in one process, one after another.
 
-    A server is thus started by one process only, and a file's fixtures are made once. The groups
-    of server tests come first, as they take longest, then the files of golden tests; short files
-    fill the processes up.
+    A server is thus started by one process only, and a file's fixtures are made once. Groups by
+    marks (`loadgroup`) will not do: pytest-xdist 3.8 loses them with pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    """Used where tests run in several processes."""
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups of server tests come first, as they take longest, then the files of golden tests.
+
+    Short files fill the processes up.
     """
     first = (*GROUPS, REST)
-    groups = {id(item): group_of(item.path) for item in items}
 
     def rank(item: pytest.Item) -> int:
-        group = groups[id(item)]
+        group = group_of(item.nodeid.partition("::")[0])
         if group in first:
             return first.index(group)
-        return len(first) + (not group.startswith("golden"))
+        return len(first) + (not group.startswith("tests/golden"))
 
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[id(item)]))
     items.sort(key=rank)
 
 
-def group_of(path: Path) -> str:
-    """The group of a test file: a file of its own, but for the server tests."""
-    if path.parent != SERVER_TESTS:
-        return str(path.relative_to(SERVER_TESTS.parent))
-    named = (group for group, modules in GROUPS.items() if path.stem in modules)
+def group_of(file: str) -> str:
+    """The group of a test file, named from the root: a file is its own, but for server tests."""
+    if not file.startswith("tests/server/"):
+        return file
+    named = (group for group, modules in GROUPS.items() if Path(file).stem in modules)
     return next(named, REST)

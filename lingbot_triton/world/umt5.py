@@ -54,6 +54,16 @@ class LayerNorm(nn.Module):
         return self.weight * x.to(self.weight.dtype)
 
 
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values, since weights are loaded into it.
+
+    Giving it random ones on the meta device would import torch's compiler, for a second and a half.
+    """
+    empty = torch.empty(rows, width)
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(empty)  # type: ignore[no-untyped-call]
+    return embedding
+
+
 class SelfAttention(nn.Module):
     """Attention without scaling, with a learned bias by distance."""
 
@@ -65,7 +75,7 @@ class SelfAttention(nn.Module):
         inner = self.heads * self.width
         self.q, self.k, self.v = (nn.Linear(config.d_model, inner, bias=False) for _ in range(3))
         self.o = nn.Linear(inner, config.d_model, bias=False)
-        self.relative_attention_bias = nn.Embedding(2 * self.buckets, self.heads)
+        self.relative_attention_bias = _embedding(2 * self.buckets, self.heads)
 
     def _bias(self, length: int) -> torch.Tensor:
         """Added to the scores, [1, heads, length, length]; distances share buckets."""
@@ -131,7 +141,7 @@ class UMT5Encoder(nn.Module):
     def __init__(self, config: UMT5Config) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed_tokens = _embedding(config.vocab_size, config.d_model)
         self.block = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.final_layer_norm = LayerNorm(config)
 
