@@ -98,8 +98,11 @@ def test_instances_are_empty_when_their_sessions_have_ended(placed: ServerProces
     asyncio.run(scenario())
 
 
-def test_a_worker_that_dies_is_back_with_its_weights(placed: ServerProcess) -> None:
-    """The last test of this server, which one instance of decode serves."""
+@pytest.mark.parametrize(("stage", "instances"), [("decode", 1), ("denoise", 2)])
+def test_workers_that_die_are_back_with_their_weights(
+    placed: ServerProcess, stage: str, instances: int
+) -> None:
+    """The last test of this server: all instances of a stage die."""
 
     async def scenario() -> None:
         async with WorldClient(placed.grpc) as client:
@@ -107,7 +110,8 @@ def test_a_worker_that_dies_is_back_with_its_weights(placed: ServerProcess) -> N
             await session.open()
             assert (await fate(session, 1))[0] is None
             await session.send("w")
-            kill(placed, "decode")
+            for number in range(instances):
+                kill(placed, stage, number)
             error, seconds = await fate(session)
             assert error is errors.StageFailed
             assert seconds < ANSWER_SECONDS
