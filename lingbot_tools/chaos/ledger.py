@@ -7,13 +7,13 @@ from collections.abc import AsyncIterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lingbot_client.errors import Cancelled, Disconnected, NoSession, WorldError
+from lingbot_client.errors import Cancelled, Disconnected, SequenceEnded, WorldError
 from lingbot_client.protocol import CLOSED, READY, Response
 from lingbot_client.protocol import FRAMES_PART as FRAMES
 
 from lingbot_triton.simulated.marks import Mark, read_mark
 
-DROPPED, NO_SEQUENCE, LEFT = "DROPPED", "NO_SEQUENCE", "LEFT"
+DROPPED, NO_SEQUENCE, LEFT = Cancelled.__name__, SequenceEnded.__name__, Disconnected.__name__
 """What stands for a response where the orchestrator sent none: the scheduler dropped the request,
 it refused the request since it knows no such sequence, or the client itself did not wait."""
 
@@ -77,9 +77,7 @@ class Sent:
 
     def fail(self, error: WorldError) -> None:
         """Note that no response follows."""
-        kinds = ((NoSession, NO_SEQUENCE), (Cancelled, DROPPED), (Disconnected, LEFT))
-        names = (name for kind, name in kinds if isinstance(error, kind))
-        self.statuses.append(next(names, type(error).__name__))
+        self.statuses.append(type(error).__name__)
         self.message, self.done = str(error), True
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from lingbot_client.errors import WorldError
 from lingbot_client.exchange import Exchange
 from lingbot_client.triton import TritonTransport
 
-from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, Ledger, Sent, Violation
+from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, NO_SEQUENCE, Ledger, Sent, Violation
 from lingbot_tools.chaos.mischief import BAD_OPENINGS, OPENING, bad_controls
 from lingbot_triton.simulated.marks import fingerprint
 
@@ -57,7 +57,7 @@ class Life:
         if previous is not None and previous.was_cut:
             # Triton drops what is queued behind a request of a client that is gone, and then
             # the sequence, even where another client goes on with it.
-            self.ledger.tolerated |= {DROPPED, "NO_SEQUENCE", "NO_SESSION"}
+            self.ledger.tolerated |= {DROPPED, NO_SEQUENCE, "NO_SESSION"}
         self.opened_at = time.monotonic()
         self._own = TritonTransport(world.url) if self.chance(0.5) else None
         self._exchange = Exchange((self._own or world.shared).open_stream())

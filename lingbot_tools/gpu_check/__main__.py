@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import torch
 
 from lingbot_tools.gpu_check import measurements
 from lingbot_tools.gpu_check.cases import FULL, SMALL, Case, memory_bytes, peak, random_network
-from lingbot_tools.gpu_check.report import table
 from lingbot_tools.regression.expectations import ExpectationError
 from lingbot_triton.stages.compute import device_name, find_device
 from lingbot_triton.stages.denoise import DenoiseStage
@@ -24,7 +24,7 @@ _GROWTH_LIMITS = {"cuda": 0, "cpu": 32 * 2**20}  # bytes; main memory is never q
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, write the JSON; 1 where a check failed, 2 where there is no GPU."""
+    """Write the JSON, print all but its chunks; 1 where a check failed, 2 where there is no GPU."""
     parser = argparse.ArgumentParser("scripts/gpu-check", description=__doc__)
     parser.add_argument("--device", default="cuda:0", help="cpu only makes sense with --small")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = check(SMALL if chosen.small else FULL, device, getattr(torch, chosen.dtype))
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(report, indent=2) + "\n")
-    print(table(report))
+    printed = {name: content for name, content in report.items() if name != "chunks"}
+    print(pformat(printed, width=160, sort_dicts=False))
     return 1 if report["problems"] else 0
 
 
@@ -67,6 +68,10 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
     report["vae"] = {
         str(vae_dtype).removeprefix("torch."): measurements.measure_vae(case, device, vae_dtype)
         for vae_dtype in (torch.float32, torch.bfloat16)
+    }
+    report["chunk_ms"] = {
+        name: measurements.chunk_times(session, report["vae"]["float32"])
+        for name, session in report["sessions"].items()
     }
     _golden(report, device)
     report["seconds"] = round(time.monotonic() - started, 1)

@@ -109,9 +109,23 @@ def summarize(
         "visible_frames": chunks[-1]["visible_frames"],
         "chunks_measured": len(alike),
         **medians,
-        "tflop": {name: count / 1e12 for name, count in operations.items()},
         "peak_share": shares,
     }
+
+
+def chunk_times(session: dict[str, Any], vae: dict[str, float]) -> dict[str, float]:
+    """Milliseconds for 12 frames: what a person waits, what is beside that, and all in line."""
+    latent, commit, frame = session["latent_ms"], session["commit_ms"], vae["decode_frame_ms"]
+    times = {
+        "control to latent": latent,
+        "control to first frames": latent + frame,
+        "control to last frame": latent + 3 * frame,
+        "commit": commit,
+        "latent and commit": latent + commit,
+        "whole chunk in line": latent + 3 * frame + commit,
+        "condition, prefetched": vae["encode_chunk_ms"],
+    }
+    return {name: round(milliseconds, 3) for name, milliseconds in times.items()}
 
 
 def growth(chunks: list[Chunk]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Report:
     """All comparisons with one folder of expectations.
 
     `not_compared` is what the folder lacks, or holds beyond what is known here; `measures` are PSNR
-    (dB; infinite for equal frames) and SSIM of frames, and peak memory.
+    (dB; infinite for equal frames) and SSIM of frames.
     """
 
     played_on: str
@@ -79,15 +79,6 @@ class Report:
             if same_shape:
                 self._look(name, mine, expected)
 
-    def compare_repeat(
-        self, first: NDArray[Any], again: NDArray[Any], *, same_latents: bool = True
-    ) -> None:
-        """Frames of the same session, played twice: every bit must be the same."""
-        same = same_latents and np.array_equal(first, again)
-        self.add("repeat", "repeat", 0.0 if same else 1.0)
-        self.measures["repeat.identical"] = same
-        self._look("repeat", again, first)
-
     def _look(self, name: str, mine: NDArray[Any], expected: NDArray[Any]) -> None:
         """Peak signal-to-noise ratio, and mean structural similarity over the frames."""
         with np.errstate(divide="ignore"):  # equal frames have no noise
@@ -104,16 +95,3 @@ class Report:
         content = {"ok": self.ok, **asdict(self), "tolerances": TOLERANCES, "failed": failed}
         strict = json.loads(json.dumps(content), parse_constant=lambda name: str(float(name)))
         return json.dumps(strict, indent=2)
-
-
-def merge(reports: list[Report]) -> Report:
-    """One report of several, each one's names preceded by what it was played on."""
-    if len(reports) == 1:
-        return reports[0]
-    merged = Report(", ".join(report.played_on for report in reports))
-    for report in reports:
-        place = report.played_on.split()[0]
-        merged.checks += [replace(check, name=f"{place}: {check.name}") for check in report.checks]
-        merged.not_compared += [f"{place}: {name}" for name in report.not_compared]
-        merged.measures |= {f"{place}: {name}": value for name, value in report.measures.items()}
-    return merged

@@ -88,7 +88,7 @@ def play_on_server(url: str, expected: Path, secret: str | None = None) -> Repor
                 continue
             mine, again = (_frames(world, expectations, variant) for _ in range(2))
             report.compare(f"{variant.file}.frames", "frames", mine, frames)
-            report.compare_repeat(mine, again)
+            report.compare("repeat", "repeat", again, mine)
     if secret is None:
         report.not_compared.append("what workers give: LINGBOT_SECRET is not set")
         return report

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from lingbot_tools.bench.commands import FILE, json_report, one_line_errors, progress
+from lingbot_tools.bench.commands import json_report, one_line_errors, progress
 from lingbot_tools.bench.hosting import TINY, Stages
 from lingbot_tools.bench.report import Report
-from lingbot_tools.soak.phase import Phase, draw, play
+from lingbot_tools.soak.phase import Phase, play
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.server import ServerConfig
 
@@ -23,10 +23,7 @@ from lingbot_triton.triton.server import ServerConfig
 @click.option("--sessions", type=click.IntRange(0), default=500, help="Short ones after it.")
 @click.option("--simulated", is_flag=True, help="Stages that take little time, not the tiny model.")
 @json_report
-@click.option("--plot", type=FILE, help="Picture to write, as PNG or SVG.")
-def main(
-    chunks: int, sessions: int, simulated: bool, json_path: Path | None, plot: Path | None
-) -> None:
+def main(chunks: int, sessions: int, simulated: bool, json_path: Path | None) -> None:
     """Play for long and look for what grows: memory, threads, files, latency; exit code 1 then."""
     phases = [phase for phase in (Phase.endless(chunks), Phase.short(sessions)) if phase.count]
     stages = Stages("seed-4xh100", 0.005, None if simulated else TINY)
@@ -36,8 +33,6 @@ def main(
         for phase in phases:
             asyncio.run(play(phase, server, partial(tick, phase.name)))
             server.check_running()
-    if plot is not None:
-        draw(plot, phases)
     minutes = round((time.monotonic() - started) / 60, 1)
     bars = [bar for phase in phases for bar in phase.bars()]
     details = {"phases": [asdict(phase) for phase in phases]}

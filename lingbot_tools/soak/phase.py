@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,11 +85,12 @@ class Phase:
     def slopes(self) -> dict[str, float]:
         """KB by which each size grows for each chunk, or session: the best line's steepness."""
         samples = self.settled()
-        done = [sample.done for sample in samples]
-        return {
-            name: float(np.polyfit(done, values, 1)[0]) if len(done) > 1 else 0.0
-            for name, values in sizes(samples).items()
-        }
+        names = sorted(set.intersection(*(set(sample.sizes) for sample in samples)))
+        if len(samples) < 2:
+            return dict.fromkeys(names, 0.0)
+        sizes = [[sample.sizes[name] for name in names] for sample in samples]
+        steepness, _ = np.polyfit([sample.done for sample in samples], sizes, 1)
+        return dict(zip(names, steepness.tolist(), strict=True))
 
     def increase(self, attribute: str) -> int:
         """How many threads or files there are more at the end than after the warm-up."""
@@ -159,29 +159,3 @@ def use(pid: int) -> tuple[int, int, int]:
     """Resident memory in KB, threads, and open files of a process."""
     process = psutil.Process(pid)
     return process.memory_info().rss // 1024, process.num_threads(), process.num_fds()
-
-
-def sizes(samples: Sequence[Sample]) -> dict[str, list[int]]:
-    """Curves, in KB, of what is in all the samples."""
-    names = set.intersection(*(set(sample.sizes) for sample in samples))
-    return {name: [sample.sizes[name] for sample in samples] for name in sorted(names)}
-
-
-def draw(path: Path, phases: Sequence[Phase]) -> None:
-    """Memory relative to its size after the warm-up, and latency, a column for each phase."""
-    from matplotlib.figure import Figure  # takes a second to import
-
-    figure = Figure(figsize=(7 * len(phases), 7), layout="constrained")
-    axes = figure.subplots(2, len(phases), squeeze=False)
-    for phase, (memory, latency) in zip(phases, axes.T, strict=True):
-        done = [sample.done for sample in phase.samples]
-        first = phase.samples.index(phase.settled()[0])
-        for name, values in sizes(phase.samples).items():
-            label = f"{name} ({values[first] / 1024:.0f} MB)"
-            memory.plot(done, [(value - values[first]) / 1024 for value in values], label=label)
-        memory.axvspan(0, WARM_UP * phase.count, alpha=0.1)
-        memory.set(title=phase.name, xlabel=f"{phase.unit}s", ylabel="MB above the warm-up's end")
-        memory.legend(fontsize=8)
-        latency.plot([1000 * seconds for seconds in phase.latencies], linewidth=0.5)
-        latency.set(xlabel="chunks", ylabel="ms from acceptance to last frames", ylim=(0, None))
-    figure.savefig(path, dpi=110)

@@ -45,19 +45,16 @@ def test_everything_is_compared_and_within_tolerance(golden):
     control = {name for name in golden.file("control") if not name.startswith("offline_")}
     assert {f"control.{name}" for name in control} <= compared
     assert {f"text.{name}" for name in golden.file("text")} <= compared
-    assert {"schedule.10.0.sigmas", "repeat"} <= compared
+    assert {"schedule.10.0.sigmas", "repeat", "repeat.latents"} <= compared
     assert ("control.offline_control" in compared) == (golden.kind == "cam")
     assert ("condition_long.steady_chunk" in compared) == (golden.kind == "cam")
-    assert report.measures["repeat.psnr"] == np.inf
-    assert report.measures["repeat.ssim"] == 1.0
     assert report.measures["session_full.frames_u8.ssim"] > 0.999
-    assert report.measures["peak_memory_bytes"] > 10**7
 
 
 def test_the_command_prints_one_object(act, folder):
     code, content = run(act.checkpoint, folder)
     assert (code, content["ok"], content["failed"]) == (0, True, [])
-    assert content["measures"]["repeat.psnr"] == "inf"
+    assert content["measures"]["session_full.frames_u8.psnr"] > 60
     assert content["tolerances"]["latents"] == 2e-4
 
 
@@ -109,7 +106,8 @@ def test_a_folder_without_sessions_is_still_played_twice(act, folder):
     code, content = run(act.checkpoint, folder)
     assert code == 0
     assert "session_*.safetensors" in content["not_compared"]
-    assert content["measures"]["repeat.identical"] is True
+    repeated = [(check["name"], check["difference"]) for check in content["checks"]]
+    assert repeated[-2:] == [("repeat", 0.0), ("repeat.latents", 0.0)]
 
 
 def test_variants_are_read_from_file_names(folder):
@@ -152,7 +150,9 @@ def test_what_is_recorded_is_what_the_official_code_gives_and_says_who_made_it(a
     for name in ("condition", "latents"):
         np.testing.assert_allclose(recorded[name], official[name], atol=2e-4)
     assert json.loads((folder / "session.json").read_text())["made_by"] == "lingbot-triton"
-    assert run(act.checkpoint, folder)[1]["ok"]
+    _, content = run(act.checkpoint, folder)
+    assert content["ok"]
+    assert content["measures"]["session_full.frames_u8.psnr"] == "inf"
 
 
 def test_the_tiny_world_gives_what_it_gave():

@@ -34,4 +34,4 @@ def test_condition_flows_latents_and_frames_agree(
     assert kinds.count("condition") == 1
     assert kinds.count("context") == len(json.loads((expected / "text_prompts.json").read_text()))
     assert {"frames_largest", "frames_off_share", "repeat"} <= set(kinds)
-    assert report.measures["repeat.ssim"] == 1.0
+    assert report.measures["session_full.frames_u8.ssim"] > 0.999

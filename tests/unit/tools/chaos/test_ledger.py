@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lingbot_client.errors import Cancelled, Disconnected, NoSession, TritonError
+from lingbot_client.errors import Cancelled, Disconnected, SequenceEnded, TritonError
 from lingbot_client.protocol import Response
 
-from lingbot_tools.chaos.ledger import FAILURES, Ledger, Sent
+from lingbot_tools.chaos.ledger import DROPPED, FAILURES, LEFT, NO_SEQUENCE, Ledger, Sent
 from lingbot_triton.simulated.marks import Mark, write_mark
 
 FINGERPRINT = 77
@@ -67,7 +67,7 @@ def good() -> Ledger:
     refused(ledger, 2, "WINDOW_FULL", unanswered_before=2)
     chunk(ledger, 2, 21)
     closed(ledger, 3, 33)
-    refused(ledger, 3, "NO_SEQUENCE")
+    refused(ledger, 3, NO_SEQUENCE)
     return ledger
 
 
@@ -135,7 +135,7 @@ def _failed_by_itself(ledger: Ledger) -> None:
 
 
 def _dropped(ledger: Ledger) -> None:
-    ledger.sent[7].statuses = ["DROPPED"]
+    ledger.sent[7].statuses = [DROPPED]
 
 
 def _wrong_summary(ledger: Ledger) -> None:
@@ -166,7 +166,7 @@ HARMS: dict[Harm, str] = {
     _dropped: "the response should be FRAMES or WINDOW_FULL",
     _wrong_summary: "the summary says ('end', 3, 32), here came (3, 33)",
     _end_not_closed: "END was not answered with CLOSED",
-    _alive_after_end: "the response should be NO_SESSION or NO_SEQUENCE",
+    _alive_after_end: "the response should be NO_SESSION or SequenceEnded",
 }
 
 
@@ -233,12 +233,12 @@ def test_silence_is_what_lies_between_admitted_requests() -> None:
 
 
 def test_errors_without_an_answer_have_names() -> None:
-    errors = (NoSession("no"), Cancelled("no"), Disconnected("no"), TritonError("no"))
+    errors = (SequenceEnded("no"), Cancelled("no"), Disconnected("no"), TritonError("no"))
     sent = Sent("control")
     for error in errors:
         sent.fail(error)
     assert sent.done
-    assert sent.statuses == ["NO_SEQUENCE", "DROPPED", "LEFT", "TritonError"]
+    assert sent.statuses == [NO_SEQUENCE, DROPPED, LEFT, "TritonError"]
 
 
 def test_the_history_tells_every_request_and_answer() -> None:
