@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import time
 from contextlib import AbstractContextManager
@@ -39,6 +40,15 @@ METRICS_SECONDS = 10.0
 """Time for the metrics' port to open once the server is ready."""
 PROGRESS_INTERVAL_SECONDS = 15.0
 """Seconds between progress messages while models load."""
+
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
+START_ATTEMPTS = 3
+"""How often a server is started that crashes before it is ready.
+
+Triton's Python backend gives a model up whose process stands still for a second while it starts, as
+where the machine itself is paused. It frees what the process has yet to read, and when that crashes
+with a lock held, the backend aborts the whole server.
+"""
 
 EXIT_TIMEOUT = "Exit timeout expired"
 """What tritonserver writes when it gives up waiting and exits without finalizing its models."""
@@ -176,11 +186,20 @@ class ServerProcess:
     def wait_ready(self) -> None:
         """Return once every model serves; raises ServerError if the server stops or is late.
 
-        Triton opens the port of its metrics after it has called itself ready.
+        A server that crashes meanwhile is started again. Triton opens the port of its metrics
+        after it has called itself ready.
         """
-        started, reported = time.monotonic(), 0.0
+        started, reported, attempt = time.monotonic(), 0.0, 1
         while not self.is_ready():
-            self.check_running()
+            try:
+                self.check_running()
+            except ServerError:
+                if attempt == START_ATTEMPTS or not self._has_crashed():
+                    raise
+                attempt += 1
+                log.warning("tritonserver crashed while it started, and is started again")
+                self.stop()
+                self.start()
             waited = time.monotonic() - started
             if waited > self.config.start_seconds:
                 words = last_words(self._output.lines())
@@ -202,6 +221,9 @@ class ServerProcess:
         if self._process is None or self._process.poll() is not None:
             self._output.join()
             raise ServerError(explain(self._output.lines()))
+
+    def _has_crashed(self) -> bool:
+        return self._process is not None and -(self._process.poll() or 0) in CRASHES
 
     def is_ready(self) -> bool:
         """Whether the server answers that all its models are ready."""

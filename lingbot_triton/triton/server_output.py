@@ -31,7 +31,8 @@ class ServerOutput:
     def _read(self, stream: IO[str]) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(stream)
-            log = stack.enter_context(self._log.open("w")) if self._log else None
+            mode = "a" if self._tail else "w"  # a server that is started again goes on in its log
+            log = stack.enter_context(self._log.open(mode)) if self._log else None
             for line in stream:
                 self._tail.append(line.rstrip("\n"))
                 if log:

@@ -6,13 +6,14 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
 from lingbot_triton.stage import MODELS
 from lingbot_triton.triton.scrape import scrape
-from lingbot_triton.triton.server import ServerConfig, ServerError, ServerProcess
+from lingbot_triton.triton.server import Leftovers, ServerConfig, ServerError, ServerProcess
 from tests.server.conftest import StartServer
 from tests.server.serving import Serve
 
@@ -48,6 +49,26 @@ def test_a_setting_that_a_model_refuses_is_named() -> None:
         pass
     assert server.processes() == []
     assert server.regions() == []
+
+
+def test_a_server_that_crashes_while_it_starts_is_started_again() -> None:
+    server = ServerProcess(
+        ServerConfig(environment={"LINGBOT_SIMULATED": "seed-4xh100"}, exit_timeout_seconds=60)
+    )
+    server.start()
+    try:
+        crashed = server.pid
+        while not server.model_processes():
+            time.sleep(0.01)
+        os.kill(crashed, signal.SIGABRT)
+        server.wait_ready()
+        assert server.pid != crashed
+        assert set(server.model_processes()) == {model.name for model in MODELS}
+        assert len(server.regions()) == len(MODELS)  # none is left of the other
+    finally:
+        left = server.stop(65.0)
+    assert left == Leftovers()
+    assert not Path("/proc", str(crashed)).exists()
 
 
 def test_a_worker_that_was_killed_leaves_nothing(own_server: StartServer) -> None:

@@ -91,6 +91,25 @@ def test_a_server_that_ends_early_is_an_error_with_its_last_words(tmp_path: Path
         _server(tmp_path, "echo no such option; exit 1").__enter__()
 
 
+@pytest.mark.parametrize(
+    ("end", "starts", "left"), [("kill -ABRT $$", 3, -signal.SIGABRT), ("exit 1", 1, 1)]
+)
+def test_a_server_that_crashes_while_it_starts_is_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str, starts: int, left: int
+) -> None:
+    """But not one that has a reason to stop."""
+    log = tmp_path / "log"
+    server = _server(tmp_path, f"echo loading; {end}", log=log)
+    server.start()
+    with pytest.raises(ServerError, match="loading"):
+        server.wait_ready()
+    assert server.stop().exit_code == left
+    assert log.read_text().split() == ["loading"] * starts
+    assert [record.getMessage() for record in caplog.records] == [
+        "tritonserver crashed while it started, and is started again"
+    ] * (starts - 1)
+
+
 def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, clock: Clock) -> None:
     server = _server(tmp_path, "echo loading; exec sleep 600", start_seconds=40)
     server.start()
