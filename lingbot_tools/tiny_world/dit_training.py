@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lingbot_tools.tiny_world.batches import Batch, Layout
 from lingbot_tools.tiny_world.films import CHUNK, Films, frames_of
-from lingbot_tools.tiny_world.forward import predict_flow
+from lingbot_tools.tiny_world.forward import Batch, Layout, predict_flow
 from lingbot_tools.tiny_world.loop import Losses, optimisers
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene, follow
@@ -32,6 +31,11 @@ _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
 """How often each of the four steps is practised: the first one has the most to do."""
 _HISTORY_NOISE = 0.15
 """At most so much noise is on the true history, as a session's own is never quite right."""
+
+
+_GAPS = (0, 6, 12, 24, 48, 75)
+"""Latent frames that a sink's distance from the window is stretched by."""
+_WINDOWS = (9, 12, 15)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class DiTTrainee:
         """Squared errors of the clean latents as each chunk sees them from one of the levels."""
         random = np.random.default_rng([self.seed, step, 2])
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-        layout = Layout.sample(random, self.films.chunks)
+        layout = draw_layout(random, self.films.chunks)
         batch = self._draw(step, layout, random)
         clean = batch.clean
         amount = torch.rand(len(clean), 1, 1, 1, 1, generator=generator) * _HISTORY_NOISE
@@ -114,6 +118,23 @@ class DiTTrainee:
             for first in (chunk * CHUNK for chunk in chunks)
         ]
         return control("cam", np.concatenate(relative), self.directions)
+
+
+def draw_layout(random: np.random.Generator, count: int) -> Layout:
+    """Half the time a session from its start, else one long after it, with a window."""
+    if random.random() < 0.5:
+        window = int(random.choice(_WINDOWS)) if random.random() < 0.3 else None
+        return Layout.whole(count, window, CHUNK if window else 0)
+    window = int(random.choice(_WINDOWS))
+    start = int(random.integers(1, max(2, count - 3)))
+    chunks = tuple(range(start, count))
+    gap = int(random.choice(_GAPS))
+    sink = CHUNK if random.random() < 0.7 else 0
+    first = tuple(CHUNK * chunk + gap for chunk in chunks)
+    learnt = (False, *[True] * (len(chunks) - 1))
+    if sink:
+        chunks, first, learnt = (0, *chunks), (0, *first), (False, *learnt)
+    return Layout(chunks, first, learnt, window, sink)
 
 
 def by_step(layout: Layout, by_chunk: torch.Tensor, steps: torch.Tensor) -> Losses:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
+from torch.utils.data import DataLoader
 
 from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.renderer import render
@@ -78,40 +74,29 @@ def frames_of(chunks: tuple[int, ...]) -> list[int]:
     return [chunk * CHUNK + frame for chunk in chunks for frame in range(CHUNK)]
 
 
-def _shard(number: int) -> str:
-    return f"films/{number:05}.pt"
-
-
-def make_films(
-    work: Work, size: FilmsSize, base_dim: int, minutes: float, processes: int, console: Console
-) -> None:
+def make_films(work: Work, size: FilmsSize, base_dim: int, minutes: float, processes: int) -> None:
     """Render and encode films into shards, as many as `size` says; shards that are there stay.
 
     Needs the normalised VAE's weights in `vae-final.pt`. Stops after `minutes`, or on Ctrl-C.
     With no `processes` this one does the work.
     """
     ending = time.monotonic() + 60 * minutes
-    numbers = range(-(-size.films // size.shard))
-    missing = [number for number in numbers if not work.path(_shard(number)).exists()]
-    make = partial(_make_shard, work, size, base_dim)
-    context = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        progress = stack.enter_context(Progress(console=console, refresh_per_second=1))
-        made: Iterable[int] = map(make, missing)
-        if processes and missing and minutes > 0:
-            pool = stack.enter_context(context.Pool(processes, _start_worker))
-            made = pool.imap_unordered(make, missing)
-        task = progress.add_task("films", total=len(numbers), completed=len(numbers) - len(missing))
-        while time.monotonic() < ending and next(iter(made), None) is not None:
-            progress.advance(task)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    loader: DataLoader[int] = DataLoader(
+        range(-(-size.films // size.shard)),  # type: ignore[arg-type]
+        batch_size=None,
+        collate_fn=partial(_make_shard, work, size, base_dim),
+        num_workers=processes,
+        multiprocessing_context="spawn" if processes else None,
+    )
+    for _ in track(loader if minutes > 0 else (), "films"):
+        if time.monotonic() > ending:
+            break
 
 
 def _make_shard(work: Work, size: FilmsSize, base_dim: int, number: int) -> int:
+    name = f"films/{number:05}.pt"
+    if work.path(name).exists():
+        return number
     vae = load_vae(work, base_dim)
     first = FIRST_TRAINING_SCENE + number * size.shard
     scenes = list(range(first, first + size.shard))
@@ -129,7 +114,7 @@ def _make_shard(work: Work, size: FilmsSize, base_dim: int, number: int) -> int:
         "scenes": scenes,
         "keys": [list(walk.keys) for walk in walks],
     }
-    work.replace(_shard(number), partial(torch.save, shard))
+    work.replace(name, partial(torch.save, shard))
     return number
 
 

@@ -9,16 +9,80 @@ Tokens are [batch, segments, tokens of a chunk, dim]. A segment is one chunk at 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional
 
-from lingbot_tools.tiny_world.batches import Batch
 from lingbot_tools.tiny_world.films import CHUNK
 from lingbot_triton.world.dit import WorldTransformer, patchify, unpatchify
 from lingbot_triton.world.layers import Attention, Block, RMSNorm
 from lingbot_triton.world.rope import rope_frequencies
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Chunks of a film as a session with or without a KV window would have them."""
+
+    chunks: tuple[int, ...]
+    """Their numbers in the film, in order."""
+    first_frames: tuple[int, ...]
+    """The position of each one's first latent frame in the session."""
+    learnt: tuple[bool, ...]
+    """Which of them are predicted; the others only are there to look back on."""
+    window: int | None = None
+    """Latent frames of the KV cache, the chunk's own among them; None keeps all."""
+    sink: int = 0
+
+    @classmethod
+    def whole(cls, count: int, window: int | None = None, sink: int = 0) -> Layout:
+        """A session from its start."""
+        first = tuple(CHUNK * chunk for chunk in range(count))
+        return cls(tuple(range(count)), first, (True,) * count, window, sink)
+
+    @property
+    def clean(self) -> int:
+        """Clean segments, which come first: the last chunk is never looked back on."""
+        return len(self.chunks) - 1
+
+    def views(self, tokens_per_frame: int) -> list[list[slice]]:
+        """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
+        positions = [first + frame for first in self.first_frames for frame in range(CHUNK)]
+        views = []
+        for segment, asking in enumerate((*range(self.clean), *range(len(self.chunks)))):
+            before = positions[: asking * CHUNK]
+            sink = oldest = 0
+            if self.window is not None:
+                sink = bisect_left(before, self.sink)
+                newest = self.first_frames[asking] + CHUNK
+                oldest = bisect_left(before, newest - (self.window - self.sink), lo=sink)
+            own = segment * CHUNK
+            spans = ((0, sink), (oldest, len(before)), (own, own + CHUNK))
+            views.append(
+                [
+                    slice(first * tokens_per_frame, end * tokens_per_frame)
+                    for first, end in spans
+                    if first < end
+                ]
+            )
+        return views
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Films [b, ...] of the chunks that `layout` names."""
+
+    layout: Layout
+    clean: torch.Tensor
+    """[b, 16, 3n, h, w]"""
+    condition: torch.Tensor
+    """[b, 20, 3n, h, w]"""
+    control: torch.Tensor
+    """[b, 384, 3n, h, w]"""
+    contexts: list[torch.Tensor]
 
 
 def predict_flow(
@@ -166,9 +230,8 @@ def _norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 def _heads(x: torch.Tensor, attention: Attention, norm: RMSNorm | None = None) -> torch.Tensor:
     """[b, ..., dim], normalised where there is a norm, to [b, heads, tokens, d]."""
     if norm is not None:
-        wide = x.float()
-        factor = (wide.square().mean(-1, keepdim=True) + attention.eps).rsqrt()
-        x = (wide * factor * norm.weight).to(x.dtype)
+        normalised = functional.rms_norm(x.float(), x.shape[-1:], norm.weight, attention.eps)
+        x = normalised.to(x.dtype)
     return x.reshape(len(x), -1, attention.heads, attention.head_dim).transpose(1, 2)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from rich.console import Console
+from rich import get_console
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 Losses = dict[str, torch.Tensor]
@@ -22,7 +22,6 @@ Losses = dict[str, torch.Tensor]
 _WARM_UP_STEPS = 50
 _FLOOR = 0.02
 """Share of the learning rate that is left at the end."""
-_MEAN_STEPS = 10
 _SAVE_SECONDS = 120
 _DECAY = 0.998
 """Of the running average."""
@@ -51,7 +50,7 @@ class Reached:
     step: int = 0
     seconds: float = 0.0
     losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """Per name (step, mean since the one before)."""
+    """Per name (step, value)."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,6 @@ class Muon(torch.optim.Muon):
         self.matrices = [torch.nn.Parameter(weight.data.flatten(1)) for weight in weights]
         super().__init__(self.matrices, rate, decay, adjust_lr_fn="match_rms_adamw")
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for weight in self.weights:
-            weight.grad = None
-
     def step(self, closure: Any = None) -> Any:
         for weight, matrix in zip(self.weights, self.matrices, strict=True):
             # Loading weights keeps the storage that both share.
@@ -123,16 +118,13 @@ def optimisers(
 class Run:
     """One stage, from where the work folder left off."""
 
-    def __init__(
-        self, trainee: Trainee, work: Work, console: Console, on_save: Callable[[], None]
-    ) -> None:
-        self.trainee, self.work, self.console, self.on_save = trainee, work, console, on_save
+    def __init__(self, trainee: Trainee, work: Work, on_save: Callable[[], None]) -> None:
+        self.trainee, self.work, self.on_save = trainee, work, on_save
         self.reached = Reached()
         self.average = {name: p.detach().clone() for name, p in trainee.module.named_parameters()}
         """Running average of the weights, which is what is used in the end."""
         # As they were built: what is resumed holds the rates of its last step.
         self.rates = [[float(group["lr"]) for group in o.param_groups] for o in trainee.optimisers]
-        self.sums: dict[str, float] = {}
         if (kept := work.load(trainee.name)) is not None:
             self.reached, state = kept
             trainee.module.load_state_dict(state["module"])
@@ -145,10 +137,10 @@ class Run:
 
         Ctrl-C waits for the step's end, which is kept before KeyboardInterrupt goes on.
         """
-        reached, console, name = self.reached, self.console, self.trainee.name
+        reached, console, name = self.reached, get_console(), self.trainee.name
         saved = time.monotonic()
         columns = "{task.description}", BarColumn(), "{task.fields[figures]}", TimeElapsedColumn()
-        with Progress(*columns, console=console, refresh_per_second=1) as progress:
+        with Progress(*columns, refresh_per_second=1) as progress:
             task = progress.add_task(name, total=1.0, figures="")
             caught: list[int] = []
             handlers = {
@@ -181,24 +173,16 @@ class Run:
     def _step(self, share: float) -> dict[str, float]:
         trainee, reached, started = self.trainee, self.reached, time.monotonic()
         losses = trainee.losses(reached.step)
-        for optimiser in trainee.optimisers:
-            optimiser.zero_grad()
+        trainee.module.zero_grad()
         losses["total"].backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), 1.0)
-        if not torch.isfinite(norm):
-            raise FloatingPointError(
-                f"{trainee.name}: step {reached.step} has a gradient of {norm}"
-            )
+        parameters = trainee.module.parameters()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
         self._update(share)
         reached.step += 1
         values = {name: float(value.detach()) for name, value in losses.items()}
         reached.seconds += time.monotonic() - started
         for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        if reached.step % _MEAN_STEPS == 0:
-            for name, value in self.sums.items():
-                reached.losses.setdefault(name, []).append((reached.step, value / _MEAN_STEPS))
-            self.sums.clear()
+            reached.losses.setdefault(name, []).append((reached.step, value))
         return values
 
     @torch.no_grad()

@@ -6,8 +6,8 @@ Sessions are played on the service's stages in this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +34,10 @@ CHUNKS = 6
 LONG_CHUNKS = 30
 LONG_OPTIONS = SessionOptions(kv_window_frames=12, kv_sink_frames=3)
 _LATE_CHUNKS = 5
+KEY_SCENES, LONG_SCENES, SHEET_SCENES = 8, 4, 8
+"""How many scenes have every key tried on them, are walked for long, and are on the sheet."""
 _TURNS = ("l", "j", "j", "l", "l", "j")
-_KEYS = ("", "w", "s", "a", "d", "j", "l", "i", "k")
+KEYS = ("", "w", "s", "a", "d", "j", "l", "i", "k")
 _ZOOMS = np.exp(np.linspace(-0.35, 0.35, 29))
 
 
@@ -47,37 +49,8 @@ class Walked(NamedTuple):
     generated: Frames
 
 
-@dataclass
-class Values:
-    """Lists with one value per scene, chunk or key, as the names say."""
-
-    reconstruction: list[float] = field(default_factory=list)
-    generated: list[float] = field(default_factory=list)
-    frozen: list[float] = field(default_factory=list)
-    other_keys: list[float] = field(default_factory=list)
-    turned_right: list[bool] = field(default_factory=list)
-    enlarged: list[bool] = field(default_factory=list)
-    enlarged_in_truth: list[bool] = field(default_factory=list)
-    changes: dict[str, list[float]] = field(default_factory=dict)
-    """Mean change within a chunk, by the key held."""
-    sharpness: list[float] = field(default_factory=list)
-    """Of the last chunks of long sessions, over the truth's."""
-    colour_shift: list[float] = field(default_factory=list)
-    """Largest difference of a channel's mean from the truth's, of 255."""
-    contrast: list[float] = field(default_factory=list)
-    """Deviation of all channels over the truth's."""
-    walks: list[Walked] = field(default_factory=list)
-    """Of the scenes on the sheet."""
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How many scenes each measurement takes."""
-
-    scenes: int = 32
-    key_scenes: int = 8
-    long_scenes: int = 4
-    on_sheet: int = 8
+Values = defaultdict[str, list[float]]
+"""By the name of what is measured, one value per scene, chunk or key."""
 
 
 def load_stages(checkpoint: Path) -> Stages:
@@ -115,36 +88,38 @@ def reconstruct(stages: Stages, film: Frames) -> Frames:
     return np.concatenate([to_uint8(part).numpy() for part in frames])
 
 
-def measure(stages: Stages, extent: Extent, on_scene: Callable[[int], None]) -> Values:
-    """Everything but real time; scene numbers are those that training never saw."""
-    values = Values()
-    for number in range(extent.scenes):
-        long = number < extent.long_scenes
+def measure(stages: Stages, numbers: Iterable[int]) -> tuple[Values, list[Walked]]:
+    """Everything but real time, on the scenes with these numbers, and what is on the sheet.
+
+    Those below `FIRST_TRAINING_SCENE` are scenes that training never saw.
+    """
+    values, walks = Values(list), []
+    for number in numbers:
+        long = number < LONG_SCENES
         player = Player(stages, Scene(number), LONG_CHUNKS if long else CHUNKS)
         walked = _fidelity(player, number, values)
-        if number < extent.on_sheet:
-            values.walks.append(walked)
+        if number < SHEET_SCENES:
+            walks.append(walked)
         film = player.play(_TURNS)
         for chunk, held in enumerate(_TURNS):
             moved = turn_of(_with_frame_before(film, chunk))
-            values.turned_right.append(moved < 0 if held == "l" else moved > 0)
+            values["turned_right"].append(moved < 0 if held == "l" else moved > 0)
         _walking(player, values)
-        for held in _KEYS if number < extent.key_scenes else ():
+        for held in KEYS if number < KEY_SCENES else ():
             change = change_of(_with_frame_before(player.play(("j", held)), 1))
-            values.changes.setdefault(held, []).append(change)
+            values[f"change_{held}"].append(change)
         if long:
             _lasting(player, number, values)
-        on_scene(number)
-    return values
+    return values, walks
 
 
 def _fidelity(player: Player, number: int, values: Values) -> Walked:
     keys = stroll(player.scene, CHUNKS, number).keys
     truth, film = truth_of(player.scene, keys), player.play(keys)
-    values.reconstruction.append(psnr(reconstruct(player.stages, truth), truth))
-    values.generated.append(psnr(film, truth))
-    values.other_keys.append(psnr(player.play(opposite(keys)), truth))
-    values.frozen.append(psnr(np.repeat(truth[:1], len(truth), 0), truth))
+    values["reconstruction"].append(psnr(reconstruct(player.stages, truth), truth))
+    values["generated"].append(psnr(film, truth))
+    values["other_keys"].append(psnr(player.play(opposite(keys)), truth))
+    values["frozen"].append(psnr(np.repeat(truth[:1], len(truth), 0), truth))
     return Walked(keys, truth, film)
 
 
@@ -153,21 +128,23 @@ def _walking(player: Player, values: Values) -> None:
     keys: tuple[str, ...] = ("w",)
     while len(keys) < 3 and player.scene.clearance(follow((*keys, "w")).video) > CLEARANCE:
         keys = (*keys, "w")
-    films = player.play(keys), truth_of(player.scene, keys)
-    for film, enlarged in zip(films, (values.enlarged, values.enlarged_in_truth), strict=True):
+    films = {"enlarged": player.play(keys), "enlarged_in_truth": truth_of(player.scene, keys)}
+    for name, film in films.items():
         for chunk in range(len(keys)):
             first, *_, last = grey(_with_frame_before(film, chunk))
-            enlarged.append(zoom_of(first, last) > 1)
+            values[name].append(zoom_of(first, last) > 1)
 
 
 def _lasting(player: Player, number: int, values: Values) -> None:
+    """What is left at the end of a long session, as shares of the truth's, and of 255."""
     keys = stroll(player.scene, LONG_CHUNKS, number + 500).keys
     late = slice(chunk_frames(LONG_CHUNKS - _LATE_CHUNKS).start, None)
     film, truth = player.play(keys, LONG_OPTIONS)[late], truth_of(player.scene, keys)[late]
-    values.sharpness.append(sharpness(film) / sharpness(truth))
-    pixels, true_pixels = (frames.reshape(-1, 3).astype(np.float64) for frames in (film, truth))
-    values.colour_shift.append(float(np.abs(pixels.mean(0) - true_pixels.mean(0)).max()))
-    values.contrast.append(float(pixels.std(0).mean() / true_pixels.std(0).mean()))
+    values["sharpness"].append(sharpness(film) / sharpness(truth))
+    shift = film.mean((0, 1, 2)) - truth.mean((0, 1, 2))
+    values["colour_shift"].append(float(np.abs(shift).max()))
+    contrast, true_contrast = (frames.std((0, 1, 2)).mean() for frames in (film, truth))
+    values["contrast"].append(float(contrast / true_contrast))
 
 
 def _with_frame_before(film: Frames, chunk: int) -> Frames:
@@ -182,8 +159,8 @@ def psnr(mine: Frames, truth: Frames) -> float:
 
 
 def grey(frames: Frames) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = frames.astype(np.float64).mean(axis=-1) / 255
-    return mean
+    pictures: NDArray[np.float64] = frames.mean(axis=-1) / 255
+    return pictures
 
 
 def turn_of(frames: Frames) -> float:
@@ -206,13 +183,12 @@ def zoom_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
     rows, columns = np.mgrid[0:height, 0:width]
     y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
     middle = (np.abs(y) < height / 3) & (np.abs(x) < width / 3)
-    picture, still = torch.from_numpy(before)[None, None], torch.eye(2, 3, dtype=torch.float64)
-    errors = []
-    for zoom in _ZOOMS:
-        places = functional.affine_grid(still[None] / zoom, [1, 1, height, width], True)
-        enlarged = functional.grid_sample(picture, places, align_corners=True)[0, 0].numpy()
-        errors.append(np.abs(enlarged - after)[middle].mean())
-    return float(_ZOOMS[int(np.argmin(errors))])
+    zooms = torch.eye(2, 3, dtype=torch.float64) / torch.from_numpy(_ZOOMS).view(-1, 1, 1)
+    places = functional.affine_grid(zooms, [len(_ZOOMS), 1, height, width], True)
+    picture = torch.from_numpy(before).expand(len(_ZOOMS), 1, height, width)
+    enlarged = functional.grid_sample(picture, places, align_corners=True)[:, 0].numpy()
+    errors = np.abs(enlarged - after)[:, middle].mean(axis=1)
+    return float(_ZOOMS[errors.argmin()])
 
 
 def change_of(frames: Frames) -> float:

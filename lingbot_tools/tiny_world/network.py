@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
@@ -30,16 +28,8 @@ _LOOK_BIASES = (4.0, 2.0)
 _LOOK_GAIN = 2.0
 
 
-@dataclass(frozen=True)
-class NetworkSize:
-    dim: int = 256
-    layers: int = 4
-    heads: int = 8
-    ffn: int = 512
-
-    def config(self) -> TransformerConfig:
-        shape = self.dim, self.ffn, self.heads, self.layers
-        return TransformerConfig(*shape, control_type="cam", text_dim=TEXT_WIDTH)
+TINY = TransformerConfig(256, 512, 8, 4, control_type="cam", text_dim=TEXT_WIDTH)
+"""The shape of the embedded weights."""
 
 
 @torch.no_grad()

@@ -11,17 +11,18 @@ import sys
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
+import rich
 import torch
-from rich.console import Console
 
 from lingbot_tools.tiny_world import export
 from lingbot_tools.tiny_world.card import draw_curves, write_card
 from lingbot_tools.tiny_world.dit_training import DiTConfig, DiTTrainee
 from lingbot_tools.tiny_world.films import Films, FilmsSize, channel_weights, make_films
 from lingbot_tools.tiny_world.loop import Run, Trainee, Work
-from lingbot_tools.tiny_world.network import NetworkSize, build_network
+from lingbot_tools.tiny_world.network import TINY, build_network
 from lingbot_tools.tiny_world.vae_training import (
     VAEConfig,
     VAETrainee,
@@ -29,6 +30,7 @@ from lingbot_tools.tiny_world.vae_training import (
     load_vae,
     normalise,
 )
+from lingbot_triton.world.config import TransformerConfig
 
 INTERRUPTED = 130
 _MAX_MEGABYTES = 16
@@ -38,24 +40,18 @@ _STATISTICS_STEPS = range(10_000_000, 10_000_012)
 
 
 @dataclass(frozen=True)
-class Minutes:
-    """What each stage is given; 174 in all, which leaves some for the rest."""
-
-    vae: float = 37
-    films: float = 27
-    dit: float = 110
-
-
-@dataclass(frozen=True)
 class Plan:
     """Everything that a training depends on."""
 
     seed: int = 0
-    minutes: Minutes = field(default_factory=Minutes)
+    vae_minutes: float = 37
+    film_minutes: float = 27
+    dit_minutes: float = 110
+    """174 in all, which leaves some for the rest."""
     films: FilmsSize = field(default_factory=FilmsSize)
     processes: int = 2
     vae: VAEConfig = field(default_factory=VAEConfig)
-    network: NetworkSize = field(default_factory=NetworkSize)
+    network: TransformerConfig = TINY
     dit: DiTConfig = field(default_factory=DiTConfig)
     max_steps: int | None = None
     """Ends each training stage early; for trials."""
@@ -69,7 +65,6 @@ class PlanError(click.ClickException):
 class Training:
     plan: Plan
     work: Work
-    console: Console
 
     def run(self) -> Path:
         """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder.
@@ -97,7 +92,7 @@ class Training:
         if self.work.path("vae-final.pt").exists():
             return
         trainee = VAETrainee(self.plan.vae, self.plan.seed)
-        weights = self._train(trainee, self.plan.minutes.vae)
+        weights = self._train(trainee, self.plan.vae_minutes)
         vae = trainee.module.eval()
         vae.load_state_dict(weights)
         normalise(vae, *latent_statistics(vae, map(trainee.films, _STATISTICS_STEPS)))
@@ -107,8 +102,8 @@ class Training:
         """Once: later runs go on with the films that there were time for."""
         if self.work.read_json("films.json") is not None:
             return
-        plan, minutes = self.plan, self.plan.minutes.films
-        make_films(self.work, plan.films, plan.vae.base_dim, minutes, plan.processes, self.console)
+        plan, base_dim = self.plan, self.plan.vae.base_dim
+        make_films(self.work, plan.films, base_dim, plan.film_minutes, plan.processes)
         self.work.write_json("films.json", {"films": len(Films.load(self.work).scenes)})
 
     def train_transformer(self) -> None:
@@ -123,23 +118,22 @@ class Training:
             computed = channel_weights(vae, films, min(8, len(films.scenes) // 4))
             self.work.replace(path.name, partial(torch.save, computed))
         weights = torch.load(path, weights_only=True)
-        network = build_network(plan.network.config(), plan.seed)
+        network = build_network(plan.network, plan.seed)
         trainee = DiTTrainee(network, films, self.checkpoint, weights, plan.dit, plan.seed)
-        self._train(trainee, plan.minutes.dit)
+        self._train(trainee, plan.dit_minutes)
 
     def export(self) -> Path:
         """Write the checkpoint with the newest weights that there are; returns its folder."""
-        config = self.plan.network.config()
         kept = self.work.load(DiTTrainee.name)
         if kept is not None:
-            export.write_transformer(self.checkpoint, config, kept[1]["average"])
+            export.write_transformer(self.checkpoint, self.plan.network, kept[1]["average"])
         export.write_vae(self.checkpoint, load_vae(self.work, self.plan.vae.base_dim))
         write_card(self.checkpoint, self.work)
         self._draw_curves()
         return self.checkpoint
 
     def _train(self, trainee: Trainee, minutes: float) -> dict[str, torch.Tensor]:
-        run = Run(trainee, self.work, self.console, self._draw_curves)
+        run = Run(trainee, self.work, self._draw_curves)
         run.train(minutes, self.plan.max_steps)
         return run.average
 
@@ -150,22 +144,13 @@ class Training:
 @click.command(context_settings={"show_default": True})
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_WORK)
 @click.option("--seed", type=int, default=0)
-@click.option("--vae-minutes", type=click.FloatRange(0), default=Minutes.vae)
-@click.option("--film-minutes", type=click.FloatRange(0), default=Minutes.films)
-@click.option("--dit-minutes", type=click.FloatRange(0), default=Minutes.dit)
+@click.option("--vae-minutes", type=click.FloatRange(0), default=Plan.vae_minutes)
+@click.option("--film-minutes", type=click.FloatRange(0), default=Plan.film_minutes)
+@click.option("--dit-minutes", type=click.FloatRange(0), default=Plan.dit_minutes)
 @click.option("--films", type=click.IntRange(16), default=3200, help="At most; of 81 frames each.")
 @click.option("--threads", type=click.IntRange(1), default=2, help="Cores to use.")
 @click.option("--export-only", is_flag=True, help="Write the checkpoint from what there is.")
-def main(
-    work: Path,
-    seed: int,
-    vae_minutes: float,
-    film_minutes: float,
-    dit_minutes: float,
-    films: int,
-    threads: int,
-    export_only: bool,
-) -> None:
+def main(work: Path, films: int, threads: int, export_only: bool, **plan: Any) -> None:
     """Train the tiny world's weights, stage by stage, within the given minutes.
 
     Everything is kept in the work folder, every two minutes and on Ctrl-C: the same command goes
@@ -174,15 +159,14 @@ def main(
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     torch.set_num_threads(threads)
-    console, minutes = Console(), Minutes(vae_minutes, film_minutes, dit_minutes)
-    training = Training(Plan(seed, minutes, FilmsSize(films), threads), Work(work), console)
+    training = Training(Plan(films=FilmsSize(films), processes=threads, **plan), Work(work))
     try:
         checkpoint = training.export() if export_only else training.run()
     except KeyboardInterrupt:
-        console.print(f"stopped; everything so far is in {work}, the same command goes on")
+        rich.print(f"stopped; everything so far is in {work}, the same command goes on")
         sys.exit(INTERRUPTED)
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
-    console.print(f"{checkpoint} holds {size / 1e6:.1f} MB; at most {_MAX_MEGABYTES} may ship")
+    rich.print(f"{checkpoint} holds {size / 1e6:.1f} MB; at most {_MAX_MEGABYTES} may ship")
 
 
 if __name__ == "__main__":

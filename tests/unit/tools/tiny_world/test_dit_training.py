@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lingbot_tools.tiny_world.batches import Layout
 from lingbot_tools.tiny_world.dit_training import by_step
+from lingbot_tools.tiny_world.forward import Layout
 
 
 def test_a_dark_films_error_counts_as_much_as_a_bright_ones() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from lingbot_tools.tiny_world.batches import Batch, Layout
 from lingbot_tools.tiny_world.films import CHUNK
-from lingbot_tools.tiny_world.forward import predict_flow
-from lingbot_tools.tiny_world.network import NetworkSize, build_network
+from lingbot_tools.tiny_world.forward import Batch, Layout, predict_flow
+from lingbot_tools.tiny_world.network import TINY, build_network
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.kv_cache import KVCache
 
@@ -18,7 +19,8 @@ CHUNKS = 5
 @pytest.fixture(scope="module")
 def network() -> WorldTransformer:
     """Random in every weight, or the zeros of a fresh one would hide mistakes."""
-    network = build_network(NetworkSize(dim=48, layers=3, heads=2, ffn=64).config(), 0)
+    shape = replace(TINY, dim=48, num_layers=3, num_heads=2, ffn_dim=64)
+    network = build_network(shape, 0)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in network.parameters():

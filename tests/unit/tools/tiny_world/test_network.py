@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from lingbot_tools.tiny_world.network import NetworkSize, build_network
+from lingbot_tools.tiny_world.network import TINY, build_network
 from lingbot_triton.world.dit import WorldTransformer
 from lingbot_triton.world.rope import apply_rope, rope_frequencies
 
@@ -18,7 +20,7 @@ LOOKS = [
 
 @pytest.fixture(scope="module")
 def network() -> WorldTransformer:
-    return build_network(NetworkSize(dim=256, layers=2, heads=8, ffn=64).config(), 0)
+    return build_network(replace(TINY, num_layers=2, ffn_dim=64), 0)
 
 
 @pytest.mark.parametrize("layer", [0, 1])

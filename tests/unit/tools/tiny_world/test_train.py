@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,33 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from lingbot_tools.tiny_world.dit_training import DiTConfig
 from lingbot_tools.tiny_world.films import Films, FilmsSize
 from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.measures import Player, load_stages, psnr, reconstruct, truth_of
-from lingbot_tools.tiny_world.network import NetworkSize
+from lingbot_tools.tiny_world.network import TINY
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.train import Minutes, Plan, PlanError, Training
+from lingbot_tools.tiny_world.train import Plan, PlanError, Training
 from lingbot_tools.tiny_world.vae_training import VAEConfig
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.prompt import PromptStage
 
 PLAN = Plan(
-    minutes=Minutes(5, 5, 5),
+    vae_minutes=5,
+    film_minutes=5,
+    dit_minutes=5,
     films=FilmsSize(films=4, chunks=2, shard=2),
     processes=0,
     vae=VAEConfig(base_dim=8, pictures=1, picture_steps=1, films=((5, 1),)),
-    network=NetworkSize(dim=48, layers=2, heads=2, ffn=64),
+    network=replace(TINY, dim=48, num_layers=2, num_heads=2, ffn_dim=64),
     dit=DiTConfig(batch=2),
     max_steps=2,
 )
 
 
 def training(root: Path, plan: Plan = PLAN) -> Training:
-    return Training(plan, Work(root), Console(file=io.StringIO()))
+    return Training(plan, Work(root))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_work_folder_takes_no_other_training(tmp_path: Path) -> None:
     work = Work(tmp_path)
     work.write_json("plan.json", asdict(PLAN))
     with pytest.raises(PlanError, match="begun with seed 0, not 1"):
-        Training(replace(PLAN, seed=1), work, Console(file=io.StringIO())).run()
+        Training(replace(PLAN, seed=1), work).run()
 
 
 def test_an_interrupted_stage_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
