@@ -114,7 +114,7 @@ async def play(
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)
-        await _come_to_rest(server, before, reloaded=bool(world.disturbances))
+        await _come_to_rest(server, before, reloaded=world.disturbed_until > 0)
         async with (
             WorldClient(server.grpc) as client,
             client.open_session(IMAGE, "a hill", max_area=AREA) as session,
@@ -151,14 +151,14 @@ async def _kill_workers(world: World, server: ServerProcess, every: float) -> No
             return
         model, killed_at = random.choice([stage.name for stage in STAGES]), time.monotonic()
         before = await asyncio.to_thread(_restarts, server)
-        world.disturbances.append((killed_at, math.inf))
+        world.disturbed_until = math.inf
         world.tally[f"killed {model}"] += 1
         os.kill(server.model_processes()[model], signal.SIGKILL)
         while await asyncio.to_thread(_restarts, server) <= before:
             await asyncio.sleep(POLL_SECONDS)
             if time.monotonic() > killed_at + RELOAD_SECONDS:
                 raise Violation(f"at {model}", f"killed, and not back in {RELOAD_SECONDS:g} s")
-        world.disturbances[-1] = (killed_at, time.monotonic() + CALM_SECONDS)
+        world.disturbed_until = time.monotonic() + CALM_SECONDS
 
 
 def _restarts(server: ServerProcess) -> float:
@@ -187,8 +187,8 @@ async def _come_to_rest(server: ServerProcess, before: Holdings, *, reloaded: bo
 def _left(server: ServerProcess, before: Holdings, reloaded: bool) -> list[str]:
     """What is not as it was; reloaded workers have other ids, but there are not more of them."""
     series = scrape(server.metrics)
-    values = {family.name: total(series, family.name) for family in EMPTY}
-    left = [f"{name} is {value:g}, not 0" for name, value in values.items() if value]
+    values = ((family.name, total(series, family.name)) for family in EMPTY)
+    left = [f"{name} is {value:g}, not 0" for name, value in values if value]
     for name, now in _holdings(server).items():
         replaced = reloaded and name != "models" and len(now) == len(before[name])
         if now != before[name] and not replaced:

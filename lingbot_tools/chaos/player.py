@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -40,8 +40,8 @@ class World:
     shared: TritonTransport
     """A connection that lasts for the whole run."""
     tally: Counter[str]
-    disturbances: list[tuple[float, float]] = field(default_factory=list)
-    """When workers were dead or being reloaded: from, until."""
+    disturbed_until: float = 0.0
+    """When sessions could last fail since a worker had died; 0 where none did."""
 
 
 class Life:
@@ -184,7 +184,7 @@ class Life:
     async def check(self, ledger: Ledger) -> None:
         """Wait for every response of an opening; raises Violation for a broken promise."""
         await self._done(ledger)
-        if any(until >= self.opened_at for _, until in self.world.disturbances):
+        if self.world.disturbed_until >= self.opened_at:
             ledger.tolerated |= {*FAILURES, DROPPED}
         if ledger.longest_silence() > IDLE_SECONDS - IDLE_MARGIN:
             ledger.tolerated |= {*FAILURES}
@@ -199,10 +199,9 @@ class Life:
     ) -> None:
         sent = Sent(what, index, unanswered_before=self.ledger.unanswered(), **flags)
         token = f"token of {'another' if sent.foreign else self.session_id}"
-        control = (
-            {} if index is None else {"chunk_index": index, "keys": [self.random.choice(KEYS)]}
-        )
-        inputs = {**(inputs or {}), "token": token, **control}
+        inputs = {**(inputs or {}), "token": token}
+        if index is not None:
+            inputs |= {"chunk_index": index, "keys": [self.random.choice(KEYS)]}
         self.ledger.sent.append(sent)
         try:
             start, end = sent.start, sent.end

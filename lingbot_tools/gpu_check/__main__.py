@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
@@ -47,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     """Everything, in one JSON object; what cannot be measured is in `left_out`."""
-    started = time.monotonic()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     report: dict[str, Any] = {
@@ -55,26 +53,19 @@ def check(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Any
         "torch": torch.__version__,
         "case": case.name,
         "dtype": str(dtype).removeprefix("torch."),
-        "height": case.geometry.height,
-        "width": case.geometry.width,
         "peak_flops": peak(device_name(device)),
         "left_out": [],
         "problems": [],
+        "vae": {
+            name: measurements.measure_vae(case, device, getattr(torch, name))
+            for name in ("float32", "bfloat16")
+        },
         "sessions": {},
         "chunks": [],
     }
-    _denoise(report, case, device, dtype)
     torch.cuda.empty_cache()
-    report["vae"] = {
-        str(vae_dtype).removeprefix("torch."): measurements.measure_vae(case, device, vae_dtype)
-        for vae_dtype in (torch.float32, torch.bfloat16)
-    }
-    report["chunk_ms"] = {
-        name: measurements.chunk_times(session, report["vae"]["float32"])
-        for name, session in report["sessions"].items()
-    }
+    _denoise(report, case, device, dtype)
     _golden(report, device)
-    report["seconds"] = round(time.monotonic() - started, 1)
     return report
 
 
@@ -88,7 +79,8 @@ def _denoise(report: dict[str, Any], case: Case, device: torch.device, dtype: to
         state = measurements.open_session(stage, case, options)
         played = measurements.play(stage, state, case, chunks)
         operations = measurements.operations(stage, state, case)
-        report["sessions"][name] = measurements.summarize(played, operations, report["peak_flops"])
+        costs = operations, report["peak_flops"], report["vae"]["float32"]["decode_frame_ms"]
+        report["sessions"][name] = measurements.summarize(played, *costs)
         report["chunks"] += played
         if options is case.rolling:
             grown = measurements.growth(played)

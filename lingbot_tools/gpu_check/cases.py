@@ -68,7 +68,6 @@ PEAKS = {
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
-    "RTX 4090": 165e12,
 }
 """Dense bfloat16 operations a second, from the vendor's data sheets; longest names first."""
 
@@ -80,19 +79,18 @@ def random_network(
     with torch.device("meta"):
         network = WorldTransformer(config).eval()
     generator = torch.Generator(device).manual_seed(0)
-    for name, weight in list(network.named_parameters()):
-        owner, _, leaf = name.rpartition(".")
-        wanted = dtype_of(name, dtype)
-        if weight.ndim == 1:
-            one = float("norm" in name and leaf == "weight")
-            values = torch.full(weight.shape, one, device=device, dtype=wanted)
+    weights = {}
+    for name, meta in network.named_parameters():
+        is_weight, wanted = name.endswith(".weight"), dtype_of(name, dtype)
+        if meta.ndim == 1:
+            one = float("norm" in name and is_weight)
+            weights[name] = torch.full(meta.shape, one, device=device, dtype=wanted)
         else:
-            fan_in = weight[0].numel() if leaf == "weight" else weight.numel()
-            values = torch.randn(weight.shape, generator=generator, device=device, dtype=wanted)
-            values *= fan_in**-0.5
-        filled = torch.nn.Parameter(values, requires_grad=False)
-        setattr(network.get_submodule(owner), leaf, filled)
-    return network
+            fan_in = meta[0].numel() if is_weight else meta.numel()
+            drawn = torch.randn(meta.shape, generator=generator, device=device, dtype=wanted)
+            weights[name] = drawn.mul_(fan_in**-0.5)
+    network.load_state_dict(weights, assign=True)
+    return network.requires_grad_(False)
 
 
 def peak(gpu: str) -> float | None:

@@ -66,7 +66,6 @@ def play(stage: DenoiseStage, state: DenoiseState, case: Case, chunks: int) -> l
         if not np.isfinite(out["latent"]).all():
             raise ArithmeticError(f"chunk {index} is not finite")
         chunk = {
-            "index": index,
             "visible_frames": caches.slots.visible // case.geometry.tokens_per_frame,
             "control_ms": round(control_ms, 3),
             "step_ms": [round(float(step), 3) for step in out["step_ms"]],
@@ -92,9 +91,13 @@ def operations(stage: DenoiseStage, state: DenoiseState, case: Case) -> dict[str
 
 
 def summarize(
-    chunks: list[Chunk], operations: dict[str, int], peak: float | None
+    chunks: list[Chunk], operations: dict[str, int], peak: float | None, frame_ms: float
 ) -> dict[str, Any]:
-    """Medians over the chunks that see as much as the last one, and the shares of `peak`."""
+    """Medians over the chunks that see as much as the last one, and the shares of `peak`.
+
+    With `frame_ms`, a latent frame's decoding, they add up to what a person waits, and to 12 frames
+    with everything in line.
+    """
     alike = _with_full_window(chunks)
     # A chunk's first step includes reading its control.
     times = {"step_ms": [ms for chunk in alike for ms in chunk["step_ms"][1:]]}
@@ -109,23 +112,11 @@ def summarize(
         "visible_frames": chunks[-1]["visible_frames"],
         "chunks_measured": len(alike),
         **medians,
+        "first_frames_ms": medians["latent_ms"] + frame_ms,
+        "last_frames_ms": medians["latent_ms"] + CHUNK * frame_ms,
+        "in_line_ms": medians["latent_ms"] + CHUNK * frame_ms + medians["commit_ms"],
         "peak_share": shares,
     }
-
-
-def chunk_times(session: dict[str, Any], vae: dict[str, float]) -> dict[str, float]:
-    """Milliseconds for 12 frames: what a person waits, what is beside that, and all in line."""
-    latent, commit, frame = session["latent_ms"], session["commit_ms"], vae["decode_frame_ms"]
-    times = {
-        "control to latent": latent,
-        "control to first frames": latent + frame,
-        "control to last frame": latent + 3 * frame,
-        "commit": commit,
-        "latent and commit": latent + commit,
-        "whole chunk in line": latent + 3 * frame + commit,
-        "condition, prefetched": vae["encode_chunk_ms"],
-    }
-    return {name: round(milliseconds, 3) for name, milliseconds in times.items()}
 
 
 def growth(chunks: list[Chunk]) -> int:
@@ -175,11 +166,9 @@ def measure_variants(stage: DenoiseStage, state: DenoiseState, case: Case) -> li
             row: dict[str, Any] = {"attention": backend.name, "compiled": kernels.compiled}
             rows.append(row)
             compute_with(network, kernels)
-            started = perf_counter()
             try:
                 network.embed_control(state.caches, control)
                 flow = step().cpu()
-                row["first_pass_seconds"] = round(perf_counter() - started, 2)
                 row["step_ms"] = mean_ms(step, case.repeats)
                 row["commit_ms"] = mean_ms(commit, case.repeats)
             except RuntimeError as error:  # not each of torch's kernels runs everywhere

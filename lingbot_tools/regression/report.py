@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -74,20 +73,15 @@ class Report:
         checked = "frames_largest" if kind == "frames" else kind
         self.add(name, checked, float(differences.max(initial=0)))
         if kind == "frames":
-            off = float((differences > 0).mean()) if same_shape else math.inf
-            self.add(f"{name}.off_share", "frames_off_share", off)
-            if same_shape:
-                self._look(name, mine, expected)
-
-    def _look(self, name: str, mine: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Peak signal-to-noise ratio, and mean structural similarity over the frames."""
-        with np.errstate(divide="ignore"):  # equal frames have no noise
-            psnr = peak_signal_noise_ratio(expected, mine, data_range=255)  # type: ignore[no-untyped-call]
-        ssim = [
-            structural_similarity(theirs, ours, channel_axis=-1, data_range=255)  # type: ignore[no-untyped-call]
-            for ours, theirs in zip(mine, expected, strict=True)
-        ]
-        self.measures |= {f"{name}.psnr": float(psnr), f"{name}.ssim": float(np.mean(ssim))}
+            self.add(f"{name}.off_share", "frames_off_share", float((differences > 0).mean()))
+        if kind == "frames" and same_shape:
+            with np.errstate(divide="ignore"):  # equal frames have no noise
+                psnr = peak_signal_noise_ratio(expected, mine, data_range=255)  # type: ignore[no-untyped-call]
+            ssim = [
+                structural_similarity(theirs, ours, channel_axis=-1, data_range=255)  # type: ignore[no-untyped-call]
+                for ours, theirs in zip(mine, expected, strict=True)
+            ]
+            self.measures |= {f"{name}.psnr": float(psnr), f"{name}.ssim": float(np.mean(ssim))}
 
     def to_json(self) -> str:
         """One JSON object; infinite and undefined numbers are the strings "inf" and "nan"."""

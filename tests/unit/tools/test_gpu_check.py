@@ -15,7 +15,6 @@ from lingbot_tools.gpu_check import __main__ as program
 from lingbot_tools.gpu_check import measurements
 from lingbot_tools.gpu_check.cases import FULL, SMALL, peak, random_network
 from lingbot_tools.gpu_check.measurements import (
-    chunk_times,
     growth,
     open_session,
     operations,
@@ -78,7 +77,6 @@ def test_the_whole_check_runs_and_tells_what_it_found(monkeypatch, tmp_path, cap
     assert len(report["golden"]) == 4
     assert report["memory"]["weights_bytes"] > 0
     assert any("needs a CUDA device" in what for what in report["left_out"])
-    assert set(report["chunk_ms"]) == set(report["sessions"])
     del report["chunks"]
     assert ast.literal_eval(printed) == report
 
@@ -190,12 +188,14 @@ def test_only_chunks_that_see_a_full_window_are_summarized():
     )
     chunks = [dict(zip(names, row, strict=True)) for row in values]
     counts = {"control": 10**9, "step": 2 * 10**9, "commit": 3 * 10**9}
-    result = summarize(chunks, counts, 1e12)
+    result = summarize(chunks, counts, 1e12, frame_ms=2.0)
     assert (result["chunks_measured"], result["control_ms"], result["step_ms"]) == (2, 2.0, 5.0)
     assert (result["commit_ms"], result["latent_ms"]) == (3.0, 20.0)
     assert result["peak_share"] == {"control": 0.5, "step": 0.4, "commit": 1.0}
+    assert (result["first_frames_ms"], result["last_frames_ms"]) == (22.0, 26.0)
+    assert result["in_line_ms"] == 29.0
     assert growth(chunks) == 50
-    assert summarize(chunks, counts, None)["peak_share"] == dict.fromkeys(counts)
+    assert summarize(chunks, counts, None, 2.0)["peak_share"] == dict.fromkeys(counts)
 
 
 def test_other_kernels_are_given_for_a_while(stage):
@@ -205,12 +205,3 @@ def test_other_kernels_are_given_for_a_while(stage):
     assert stage.network.blocks[1].self_attn.kernels is other
     measurements.compute_with(stage.network, before)
     assert stage.network.blocks[1].self_attn.kernels is before
-
-
-def test_a_chunk_is_summed_up_as_others_report_it():
-    session = {"latent_ms": 10.0, "commit_ms": 3.0}
-    mine = chunk_times(session, {"decode_frame_ms": 2.0, "encode_chunk_ms": 5.0})
-    assert (mine["control to latent"], mine["commit"], mine["latent and commit"]) == (10, 3, 13)
-    assert mine["control to first frames"] == 12.0
-    assert mine["control to last frame"] == 16.0
-    assert mine["whole chunk in line"] == 19.0

@@ -1,20 +1,26 @@
-"""Phases of long play: what the processes use meanwhile, and whether anything grew."""
+"""`scripts/soak`: long play, what the processes use meanwhile, and whether anything grew."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import psutil
 from lingbot_client import WorldClient
 from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
-from lingbot_tools.bench.report import Bar
-from lingbot_triton.triton.server import ServerProcess
+from lingbot_tools.bench.commands import json_report, one_line_errors, progress
+from lingbot_tools.bench.hosting import TINY, computing
+from lingbot_tools.bench.report import Bar, Report
+from lingbot_triton.triton.foreground import foreground
+from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
 KEYS = ("w", "wl", "", "sa", "ij")
 AREA = 64 * 96
@@ -126,11 +132,10 @@ async def play(phase: Phase, server: ServerProcess, tick: Callable[[], None]) ->
     # Encoded once: large blocks that come and go would hide what a session leaves here.
     picture = encode_picture(default_picture())
 
-    def after(*numbers: int) -> None:
-        if any(phase.due(number) for number in numbers):
-            phase.samples.append(Sample.take(server, numbers[-1]))
-        for _ in numbers:
-            tick()
+    def after(done: int) -> None:
+        if phase.due(done):
+            phase.samples.append(Sample.take(server, done))
+        tick()
 
     async def session(chunks: int, after: Callable[[int], None], **options: Any) -> None:
         opening = client.open_session(picture, DEFAULT_PROMPT, max_area=AREA, **options)
@@ -152,10 +157,32 @@ async def play(phase: Phase, server: ServerProcess, tick: Callable[[], None]) ->
             short_sessions = (session(chunks, lambda _: None, chunk_count=chunks) for _ in numbers)
             await asyncio.gather(*short_sessions)
             await asyncio.sleep(SETTLE_SECONDS)
-            after(*numbers)
+            for number in numbers:
+                after(number)
 
 
 def use(pid: int) -> tuple[int, int, int]:
     """Resident memory in KB, threads, and open files of a process."""
     process = psutil.Process(pid)
     return process.memory_info().rss // 1024, process.num_threads(), process.num_fds()
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--chunks", type=click.IntRange(0), default=2000, help="Of one endless session.")
+@click.option("--sessions", type=click.IntRange(0), default=500, help="Short ones after it.")
+@json_report
+def main(chunks: int, sessions: int, json_path: Path | None) -> None:
+    """Play for long and look for what grows: memory, threads, files, latency; exit code 1 then."""
+    phases = [phase for phase in (Phase.endless(chunks), Phase.short(sessions)) if phase.count]
+    config = ServerConfig(environment=computing(TINY, max_sessions=4))
+    with one_line_errors(), progress(chunks + sessions) as tick, foreground(config) as server:
+        for phase in phases:
+            asyncio.run(play(phase, server, partial(tick, phase.name)))
+            server.check_running()
+    bars = [bar for phase in phases for bar in phase.bars()]
+    details = {"phases": [asdict(phase) for phase in phases]}
+    Report("soak", {}, [], bars, details).finish(json_path, enforce=True)
+
+
+if __name__ == "__main__":
+    main(prog_name="scripts/soak")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lingbot_tools.soak.phase import Phase, Sample
+from lingbot_tools.soak import Phase, Sample
 
 MB = 1024
 
@@ -112,7 +112,7 @@ def test_samples_are_due_evenly() -> None:
 
 GROWING = """
 import os
-from lingbot_tools.soak.phase import use
+from lingbot_tools.soak import use
 before = use(os.getpid())
 block = bytearray(b"x" * (64 * 1024 * 1024))
 with open(os.devnull):

@@ -1,1 +1,0 @@
-"""Long runs that look for whatever grows."""
