@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ import psutil
 from lingbot_client import WorldClient
 from lingbot_client.picture import DEFAULT_PROMPT, default_picture, encode_picture
 
-from lingbot_tools.bench.commands import json_report, one_line_errors, progress
-from lingbot_tools.bench.hosting import TINY, computing
+from lingbot_tools.bench.commands import FILE, json_report, one_line_errors, progress
+from lingbot_tools.bench.hosting import TINY, Stages
 from lingbot_tools.bench.report import Bar, Report
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
@@ -167,21 +167,50 @@ def use(pid: int) -> tuple[int, int, int]:
     return process.memory_info().rss // 1024, process.num_threads(), process.num_fds()
 
 
+def draw(path: Path, phases: Sequence[Phase]) -> None:
+    """Memory relative to its size after the warm-up, and latency, a column for each phase."""
+    from matplotlib.figure import Figure  # takes a second to import
+
+    figure = Figure(figsize=(7 * len(phases), 7), layout="constrained")
+    axes = figure.subplots(2, len(phases), squeeze=False)
+    for phase, (memory, latency) in zip(phases, axes.T, strict=True):
+        done = [sample.done for sample in phase.samples]
+        first = phase.settled()[0].sizes
+        for name in phase.slopes():
+            above = [(sample.sizes[name] - first[name]) / 1024 for sample in phase.samples]
+            memory.plot(done, above, label=f"{name} ({first[name] / 1024:.0f} MB)")
+        memory.axvspan(0, WARM_UP * phase.count, alpha=0.1)
+        memory.set(title=phase.name, xlabel=f"{phase.unit}s", ylabel="MB above the warm-up's end")
+        memory.legend(fontsize=8)
+        latency.plot([1000 * seconds for seconds in phase.latencies], linewidth=0.5)
+        latency.set(xlabel="chunks", ylabel="ms from acceptance to last frames", ylim=(0, None))
+    figure.savefig(path, dpi=110)
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--chunks", type=click.IntRange(0), default=2000, help="Of one endless session.")
 @click.option("--sessions", type=click.IntRange(0), default=500, help="Short ones after it.")
+@click.option("--simulated", is_flag=True, help="Stages that take little time, not the tiny model.")
 @json_report
-def main(chunks: int, sessions: int, json_path: Path | None) -> None:
+@click.option("--plot", type=FILE, help="Picture to write, as PNG or SVG.")
+def main(
+    chunks: int, sessions: int, simulated: bool, json_path: Path | None, plot: Path | None
+) -> None:
     """Play for long and look for what grows: memory, threads, files, latency; exit code 1 then."""
     phases = [phase for phase in (Phase.endless(chunks), Phase.short(sessions)) if phase.count]
-    config = ServerConfig(environment=computing(TINY, max_sessions=4))
+    stages = Stages("seed-4xh100", 0.005, None if simulated else TINY)
+    config = ServerConfig(environment=stages.environment(max_sessions=4))
     with one_line_errors(), progress(chunks + sessions) as tick, foreground(config) as server:
         for phase in phases:
             asyncio.run(play(phase, server, partial(tick, phase.name)))
             server.check_running()
+    if plot is not None:
+        draw(plot, phases)
     bars = [bar for phase in phases for bar in phase.bars()]
     details = {"phases": [asdict(phase) for phase in phases]}
-    Report("soak", {}, [], bars, details).finish(json_path, enforce=True)
+    Report("soak", {"simulated": stages.simulated}, [], bars, details).finish(
+        json_path, enforce=True
+    )
 
 
 if __name__ == "__main__":

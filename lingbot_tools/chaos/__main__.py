@@ -37,10 +37,7 @@ from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.scrape import scrape, total
 from lingbot_triton.triton.server import ServerConfig, ServerProcess
 
-PLAYERS = 10
-"""Clients at a time: more than the server has sessions."""
 SETTINGS = {
-    "max_sessions": 8,
     "control_window": WINDOW,
     "session_idle_seconds": IDLE_SECONDS,
     "stage_timeout_seconds": 20,
@@ -66,6 +63,9 @@ Holdings = dict[str, set[Any]]
 @click.command(context_settings={"show_default": True})
 @click.option("--seed", type=int, help="Decides what every client does.  [default: random]")
 @click.option("--minutes", type=click.FloatRange(0.05, 60), default=2.0, help="How long.")
+@click.option("--players", type=click.IntRange(1, 64), default=10, help="Clients at a time.")
+@click.option("--max-sessions", type=click.IntRange(1, 64), default=8, help="Of the server.")
+@click.option("--scale", type=click.FloatRange(0, 1), default=0.01, help="Of simulated costs.")
 @click.option("--kill-every", type=click.FloatRange(0), default=20.0, help="Seconds; 0: never.")
 @click.option("--log", type=FILE, help="Server's output.")
 def main(seed: int | None, **options: Any) -> None:
@@ -88,9 +88,11 @@ def main(seed: int | None, **options: Any) -> None:
     sys.exit(outcome.startswith("VIOLATION"))
 
 
-def run(tally: Counter[str], seed: int, log: Path | None, **plan: Any) -> None:
+def run(
+    tally: Counter[str], seed: int, max_sessions: int, scale: float, log: Path | None, **plan: Any
+) -> None:
     """Start a server, play, stop it, and read what it said; raises Violation or ServerError."""
-    environment = simulated("seed-4xh100", scale=0.01, **SETTINGS)
+    environment = simulated("seed-4xh100", scale, max_sessions=max_sessions, **SETTINGS)
     with tempfile.TemporaryDirectory(prefix="lingbot-chaos-") as folder:
         log = log or Path(folder) / "server.log"
         with foreground(ServerConfig(environment=environment, log=log)) as server:
@@ -100,7 +102,12 @@ def run(tally: Counter[str], seed: int, log: Path | None, **plan: Any) -> None:
 
 
 async def play(
-    server: ServerProcess, tally: Counter[str], seed: int, minutes: float, kill_every: float
+    server: ServerProcess,
+    tally: Counter[str],
+    seed: int,
+    minutes: float,
+    players: int,
+    kill_every: float,
 ) -> None:
     """Let the players loose, count what happens, and look at what is left; raises Violation.
 
@@ -108,7 +115,7 @@ async def play(
     """
     before, shared = _holdings(server), TritonTransport(server.grpc)
     world = World(server.grpc, seed, time.monotonic() + 60 * minutes, shared, tally)
-    jobs = [_player(world, number) for number in range(PLAYERS)]
+    jobs = [_player(world, number) for number in range(players)]
     if kill_every:
         jobs.append(_kill_workers(world, server, kill_every))
     tasks = [asyncio.create_task(job) for job in jobs]

@@ -68,6 +68,7 @@ PEAKS = {
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "RTX 4090": 165e12,
 }
 """Dense bfloat16 operations a second, from the vendor's data sheets; longest names first."""
 

@@ -7,10 +7,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from lingbot_tools.soak import Phase, Sample
+from lingbot_tools.soak import Phase, Sample, draw
 
 MB = 1024
 
@@ -128,3 +129,9 @@ def test_usage_is_that_of_the_process() -> None:
     rss_kb, threads, files = ast.literal_eval(run.stdout)
     assert (files, threads) == (1, 0)
     assert 60 * MB < rss_kb < 80 * MB
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "soak.png"
+    draw(path, [played(), played(phase=Phase.short(100))])
+    assert path.read_bytes().startswith(b"\x89PNG")
