@@ -18,7 +18,7 @@ def write_card(checkpoint: Path, work: Work) -> None:
     films = work.read_json("films.json") or {"films": 0}
     evaluation = work.read_json("evaluation.json") or {"scenes": 0, "table": ""}
     stages = [f"| {name} | {at.step} | {at.seconds / 60:.0f} |" for name, at in _begun(work)]
-    template = Path(__file__).with_name("card.md").read_text()
+    template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
     text = template.format(
         kinds=", ".join(KINDS),
         floors=", ".join(FLOORS),
@@ -29,7 +29,7 @@ def write_card(checkpoint: Path, work: Work) -> None:
         evaluation=evaluation,
         plan=work.read_json("plan.json"),
     )
-    (checkpoint / "README.md").write_text(text)
+    (checkpoint / "README.md").write_text(text, encoding="utf-8")
 
 
 def draw_curves(work: Work, path: Path) -> None:

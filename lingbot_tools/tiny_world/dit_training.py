@@ -31,8 +31,6 @@ _STEP_ODDS = (0.4, 0.2, 0.2, 0.2)
 """How often each of the four steps is practised: the first one has the most to do."""
 _HISTORY_NOISE = 0.15
 """At most so much noise is on the true history, as a session's own is never quite right."""
-
-
 _GAPS = (0, 6, 12, 24, 48, 75)
 """Latent frames that a sink's distance from the window is stretched by."""
 _WINDOWS = (9, 12, 15)

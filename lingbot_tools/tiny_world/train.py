@@ -129,16 +129,13 @@ class Training:
             export.write_transformer(self.checkpoint, self.plan.network, kept[1]["average"])
         export.write_vae(self.checkpoint, load_vae(self.work, self.plan.vae.base_dim))
         write_card(self.checkpoint, self.work)
-        self._draw_curves()
         return self.checkpoint
 
     def _train(self, trainee: Trainee, minutes: float) -> dict[str, torch.Tensor]:
-        run = Run(trainee, self.work, self._draw_curves)
+        draw = partial(draw_curves, self.work, self.work.path("losses.png"))
+        run = Run(trainee, self.work, draw)
         run.train(minutes, self.plan.max_steps)
         return run.average
-
-    def _draw_curves(self) -> None:
-        draw_curves(self.work, self.work.path("losses.png"))
 
 
 @click.command(context_settings={"show_default": True})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from lingbot_tools.tiny_world import train
 from lingbot_tools.tiny_world.dit_training import DiTConfig
 from lingbot_tools.tiny_world.films import Films, FilmsSize
 from lingbot_tools.tiny_world.loop import Work
@@ -32,6 +34,19 @@ PLAN = Plan(
     dit=DiTConfig(batch=2),
     max_steps=2,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _statistics_of_few_films() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "_STATISTICS_STEPS", range(10_000_000, 10_000_002))
+        yield
+
+
+@pytest.fixture
+def _no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than the steps here."""
+    monkeypatch.setattr(train, "draw_curves", lambda work, path: None)
 
 
 def training(root: Path, plan: Plan = PLAN) -> Training:
@@ -87,6 +102,7 @@ def test_every_part_of_the_checkpoint_and_the_curves_are_written(trained: Path) 
     assert start[:4, 1:].abs().max() == 0
 
 
+@pytest.mark.usefixtures("_no_curves")
 def test_a_finished_training_is_not_repeated(trained: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("films/*.pt")}
     kept = weights(trained, "dit")
@@ -102,6 +118,7 @@ def test_a_work_folder_takes_no_other_training(tmp_path: Path) -> None:
         Training(replace(PLAN, seed=1), work).run()
 
 
+@pytest.mark.usefixtures("_no_curves")
 def test_an_interrupted_stage_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     plan = replace(PLAN, max_steps=3)
     training(tmp_path / "whole", plan).train_vae()
