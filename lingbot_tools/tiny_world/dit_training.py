@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +33,7 @@ _HISTORY_NOISE = 0.15
 _GAPS = (0, 6, 12, 24, 48, 75)
 """Latent frames that a sink's distance from the window is stretched by."""
 _WINDOWS = (9, 12, 15)
-
-
-@dataclass(frozen=True)
-class DiTConfig:
-    batch: int = 4
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.01
+_LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.01
 
 
 class DiTTrainee:
@@ -54,11 +47,10 @@ class DiTTrainee:
         films: Films,
         text_root: Path,
         channel_weights: torch.Tensor,
-        config: DiTConfig,
+        batch: int,
         seed: int,
     ) -> None:
-        self.module, self.films, self.config = network, films, config
-        self.options = SessionOptions()
+        self.module, self.films, self.batch = network, films, batch
         self.directions = rays(pixel_intrinsics(None, None, _GEOMETRY), _GEOMETRY, _CPU)
         self.contexts = _contexts(films, text_root)
         self.weights = channel_weights.view(-1, 1, 1, 1)
@@ -66,8 +58,8 @@ class DiTTrainee:
         self.optimisers = optimisers(
             network,
             lambda name, parameter: name.startswith("blocks.") and parameter.ndim == 2,
-            (config.learning_rate, config.weight_decay),
-            config.learning_rate,
+            (_LEARNING_RATE, _WEIGHT_DECAY),
+            _LEARNING_RATE,
         )
         self.schedule = Schedule.shifted(_SHIFT, FAST.step_indices)
 
@@ -93,7 +85,7 @@ class DiTTrainee:
         return by_step(layout, by_chunk.mean(dim=(1, 3, 4, 5)), steps)
 
     def _draw(self, step: int, layout: Layout, random: np.random.Generator) -> Batch:
-        chosen = _shuffled(len(self.films.scenes), self.seed, step, self.config.batch)
+        chosen = _shuffled(len(self.films.scenes), self.seed, step, self.batch)
         frames = frames_of(layout.chunks)
         prompts = [
             "" if random.random() < _NO_PROMPT else Scene(self.films.scenes[index]).prompt
@@ -109,8 +101,8 @@ class DiTTrainee:
 
     def _control(self, index: int, chunks: tuple[int, ...]) -> torch.Tensor:
         """[384, 3n, h, w], each chunk's normalised by itself as the service does it."""
-        poses = follow(self.films.keys[index], self.options).latent
-        scale = self.options.translation_scale
+        poses = follow(self.films.keys[index]).latent
+        scale = SessionOptions().translation_scale
         relative = [
             relative_poses(poses[first : first + CHUNK], poses[first - 1] if first else None, scale)
             for first in (chunk * CHUNK for chunk in chunks)

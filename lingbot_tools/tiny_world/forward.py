@@ -48,8 +48,8 @@ class Layout:
         """Clean segments, which come first: the last chunk is never looked back on."""
         return len(self.chunks) - 1
 
-    def views(self, tokens_per_frame: int) -> list[list[slice]]:
-        """The tokens that each segment sees: the clean segments, then all chunks' noisy ones."""
+    def views(self, tokens: int) -> list[list[slice]]:
+        """What each segment sees, at `tokens` a frame: the clean ones, then all noisy ones."""
         positions = [first + frame for first in self.first_frames for frame in range(CHUNK)]
         views = []
         for segment, asking in enumerate((*range(self.clean), *range(len(self.chunks)))):
@@ -62,11 +62,7 @@ class Layout:
             own = segment * CHUNK
             spans = ((0, sink), (oldest, len(before)), (own, own + CHUNK))
             views.append(
-                [
-                    slice(first * tokens_per_frame, end * tokens_per_frame)
-                    for first, end in spans
-                    if first < end
-                ]
+                [slice(first * tokens, end * tokens) for first, end in spans if first < end]
             )
         return views
 

@@ -148,10 +148,9 @@ def chunk_frames(chunk: int) -> slice:
     return slice(max(12 * chunk - 3, 0), 12 * chunk + 9)
 
 
-def follow(keys: tuple[str, ...], options: SessionOptions | None = None) -> Walk:
-    """The walk that holds `keys[i]` for chunk i."""
-    options = options or SessionOptions()
-    camera = Camera(WORLD_FAST.chunk_latent_frames)
+def follow(keys: tuple[str, ...]) -> Walk:
+    """The walk that holds `keys[i]` for chunk i, at the steps that sessions have by default."""
+    camera, options = Camera(WORLD_FAST.chunk_latent_frames), SessionOptions()
     video = [camera.pose.copy()]
     for chunk, held in enumerate(keys):
         while len(video) < chunk_frames(chunk).stop:

@@ -19,7 +19,7 @@ import torch
 
 from lingbot_tools.tiny_world import export
 from lingbot_tools.tiny_world.card import draw_curves, write_card
-from lingbot_tools.tiny_world.dit_training import DiTConfig, DiTTrainee
+from lingbot_tools.tiny_world.dit_training import DiTTrainee
 from lingbot_tools.tiny_world.films import Films, FilmsSize, channel_weights, make_films
 from lingbot_tools.tiny_world.loop import Run, Trainee, Work
 from lingbot_tools.tiny_world.network import TINY, build_network
@@ -52,7 +52,7 @@ class Plan:
     processes: int = 2
     vae: VAEConfig = field(default_factory=VAEConfig)
     network: TransformerConfig = TINY
-    dit: DiTConfig = field(default_factory=DiTConfig)
+    dit_batch: int = 4
     max_steps: int | None = None
     """Ends each training stage early; for trials."""
 
@@ -119,7 +119,7 @@ class Training:
             self.work.replace(path.name, partial(torch.save, computed))
         weights = torch.load(path, weights_only=True)
         network = build_network(plan.network, plan.seed)
-        trainee = DiTTrainee(network, films, self.checkpoint, weights, plan.dit, plan.seed)
+        trainee = DiTTrainee(network, films, self.checkpoint, weights, plan.dit_batch, plan.seed)
         self._train(trainee, plan.dit_minutes)
 
     def export(self) -> Path:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from lingbot_tools.tiny_world import train
-from lingbot_tools.tiny_world.dit_training import DiTConfig
 from lingbot_tools.tiny_world.films import Films, FilmsSize
 from lingbot_tools.tiny_world.loop import Work
 from lingbot_tools.tiny_world.measures import Player, load_stages, psnr, reconstruct, truth_of
@@ -31,7 +30,7 @@ PLAN = Plan(
     processes=0,
     vae=VAEConfig(base_dim=8, pictures=1, picture_steps=1, films=((5, 1),)),
     network=replace(TINY, dim=48, num_layers=2, num_heads=2, ffn_dim=64),
-    dit=DiTConfig(batch=2),
+    dit_batch=2,
     max_steps=2,
 )
 
