@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,98 +14,69 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from lingbot_tools.gpu_check.cases import random_network, timed
+from lingbot_tools.gpu_check.cases import CHUNK, SMALL, Case, random_network, timed
+from lingbot_tools.gpu_check.measurements import open_session, play, random_control
+from lingbot_triton.options import SessionOptions
+from lingbot_triton.stages.denoise import DenoiseStage
 from lingbot_triton.world.config import TransformerConfig
-from lingbot_triton.world.kv_cache import KVCache
+from lingbot_triton.world.geometry import Geometry
 
-MATRIX_PRODUCTS = ("aten::linear", "aten::addmm", "aten::mm")
+MATRIX_PRODUCTS = ("aten::linear", "aten::addmm")
 ATTENTION = ("aten::scaled_dot_product_attention",)
-MAX_OTHERS = 12
-"""How many other operators a report lists."""
+"""An operator's time includes its bias, or whatever its kernel does inside."""
 
-CASES = {
-    "golden": (TransformerConfig(96, 192, 4, 3, "cam", text_dim=64), (3, 8, 12)),
-    "medium": (TransformerConfig(1024, 4096, 16, 8, "cam", text_dim=64), (3, 30, 52)),
-}
-"""Networks, and the latent [16, frames, height, width] to run each on, without its channels."""
-
-Latent = tuple[int, int, int]
+MEDIUM = TransformerConfig(1024, 4096, 16, 8, "cam", text_dim=64)
+CASES = (
+    replace(SMALL, name="golden", geometry=Geometry(64, 96)),
+    replace(SMALL, name="medium", geometry=Geometry(240, 416), config=MEDIUM),
+)
 
 
-@torch.inference_mode()
-def prepare(
-    config: TransformerConfig, latent: Latent, device: torch.device, dtype: torch.dtype
-) -> Callable[[], Any]:
+def prepare(case: Case, device: torch.device, dtype: torch.dtype) -> Callable[[], Any]:
     """A pass over a session's first chunk, ready to run."""
-    network = random_network(config, device, dtype)
-    frames, height, width = latent
-    grid = (frames, height // 2, width // 2)
-    cache = KVCache(
-        layers=config.num_layers,
-        frames=frames,
-        tokens_per_frame=grid[1] * grid[2],
-        heads=config.num_heads,
-        head_dim=config.head_dim,
-        dtype=dtype,
-        device=device,
-    )
-    caches = network.open(torch.randn(16, config.text_dim, device=device), cache, grid)
-    network.begin_chunk(caches)
-    control = torch.randn(config.control_width // 4, *latent, device=device)
-    network.embed_control(caches, control)
-    sample = torch.randn(config.in_dim, *latent, device=device)
-    modulation = network.modulation(999)
-    return lambda: network(sample, modulation, caches)
+    stage = DenoiseStage(random_network(case.config, device, dtype), device)
+    state = open_session(stage, case, SessionOptions(chunk_count=1))
+    play(stage, state, case, 1)
+    stage.network.embed_control(state.caches, random_control(stage, case))
+    modulation = next(iter(state.modulations.values()))
+    return partial(stage.network, state.sample, modulation, state.caches)
 
 
 @torch.inference_mode()
-def measure(name: str, device: torch.device, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
+def measure(case: Case, device: torch.device, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
     """Median milliseconds of `repeats` passes, then shares (0 to 1) of as many profiled ones."""
-    config, latent = CASES[name]
-    one_pass = prepare(config, latent, device, dtype)
+    one_pass = prepare(case, device, dtype)
     one_pass()
     milliseconds = statistics.median(timed(one_pass) for _ in range(repeats))
     cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     with profile(activities=[ProfilerActivity.CPU, *cuda]) as profiler:
         for _ in range(repeats):
-            with record_function("one forward"):  # what no operator does is charged to this
+            with record_function("one forward"):
                 timed(one_pass)
-    spent: dict[str, float] = defaultdict(float)
-    for event in profiler.events() or ():
-        if event.device_type.name == "CPU":
-            own = event.self_device_time_total if cuda else event.self_cpu_time_total
-            spent[_charged_to(event)] += own / 1000 / repeats
-    total = sum(spent.values())
+    events = [event for event in profiler.events() or () if event.device_type.name == "CPU"]
+    time = "device_time_total" if cuda else "cpu_time_total"
+    total = sum(getattr(event, time) for event in events if event.name == "one forward")
     matrix, attention = (
-        sum(spent.pop(operator, 0) for operator in operators) / total
+        sum(getattr(event, time) for event in events if _outermost(event, operators)) / total
         for operators in (MATRIX_PRODUCTS, ATTENTION)
     )
-    others = sorted(spent.items(), key=lambda item: item[1], reverse=True)[:MAX_OTHERS]
     return {
-        "case": name,
+        "case": case.name,
         "device": str(device),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "tokens": latent[0] * latent[1] * latent[2] // 4,
+        "tokens": CHUNK * case.geometry.tokens_per_frame,
         "ms": round(milliseconds, 3),
         "matrix_share": round(matrix, 4),
         "attention_share": round(attention, 4),
         "other_share": round(1 - matrix - attention, 4),
-        "largest_others_ms": {operator: round(own, 3) for operator, own in others},
     }
 
 
-def _charged_to(event: Any) -> str:
-    """The outermost product or attention the event is part of, or else its own name.
-
-    A product's time includes its bias, attention's whatever its kernel does inside.
-    """
-    name, outer = str(event.name), event
-    while outer is not None:
-        if outer.name in MATRIX_PRODUCTS + ATTENTION:
-            name = outer.name
-        outer = outer.cpu_parent
-    return name
+def _outermost(event: Any, operators: tuple[str, ...]) -> bool:
+    """Whether the event is one of these operators, and not a part of another one."""
+    parent = event.cpu_parent
+    return event.name in operators and not (parent and parent.name in operators)
 
 
 @click.command("dit")
@@ -117,7 +89,7 @@ def command(device: str, dtype: str, threads: int, repeats: int, json_file: Path
     """Time one pass of the transformer, at the golden size and at a medium one."""
     torch.set_num_threads(threads)
     results = [
-        measure(name, torch.device(device), getattr(torch, dtype), repeats) for name in CASES
+        measure(case, torch.device(device), getattr(torch, dtype), repeats) for case in CASES
     ]
     for result in results:
         click.echo(
