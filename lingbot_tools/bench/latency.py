@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lingbot_client import WorldClient
-from lingbot_client.figures import Figures, figures
+from lingbot_client.figures import DISTRIBUTIONS, Distribution, Figures, figures
 from lingbot_client.pace import Pace, Played
 from lingbot_client.trace import read_spans
 
@@ -23,7 +23,6 @@ from lingbot_tools.bench.limits import (
     SCENARIOS,
     THINKING,
     VARIANTS,
-    Limits,
     Scenario,
     Variant,
     limits,
@@ -36,6 +35,14 @@ FIRST_FRAMES_BAR, WHOLE_CHUNK_BAR, PERIOD_BAR = 0.61, 0.68, 0.71
 
 CONDITION_WAIT_BAR = 1.0
 """Milliseconds that still count as none: picking up a condition that is there is measured too."""
+
+
+FIGURES = (
+    *((f"{title}, ms", clock, field) for title, clock, field in DISTRIBUTIONS),
+    ("weighted compute FPS", "server", "compute_fps"),
+    ("real-time factor", "client", "real_time_factor"),
+)
+"""Titles, whose clock, and fields of `Figures`."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,33 @@ class Results:
         played = self.sessions[scenario.name, variant.name]
         return figures([session.samples for session in played], self.plan.warm_up)
 
-    def limits(self, scenario: Scenario, variant: Variant) -> Limits | None:
+    def limits(self, scenario: Scenario) -> dict[str, float]:
+        """What the best variant can reach; nothing where costs are not known."""
         if self.profile is None:
-            return None
-        return limits(self.profile, variant, scenario, self.plan.think * 1000)
+            return {}
+        return limits(self.profile, ALL, scenario, self.plan.think * 1000)
+
+    def of_limit(self, scenario: Scenario, variant: Variant) -> dict[str, float]:
+        return ratios(means(self.figures(scenario, variant)), self.limits(scenario))
+
+    def of_inline(self, scenario: Scenario, variant: Variant) -> dict[str, float]:
+        inline = means(self.figures(scenario, INLINE))
+        del inline["condition_wait"]
+        return ratios(means(self.figures(scenario, variant)), inline)
+
+
+def means(measured: Figures) -> dict[str, float]:
+    """Means of the distributions and of what is one number, by field."""
+    fields = {field: getattr(measured, field) for _, _, field in FIGURES}
+    return {
+        field: value.mean if isinstance(value, Distribution) else value
+        for field, value in fields.items()
+    }
+
+
+def ratios(values: dict[str, float], bases: dict[str, float]) -> dict[str, float]:
+    """Values over those of their bases that are there; NaN where there is nothing to compare."""
+    return {name: values[name] / base if base else math.nan for name, base in bases.items()}
 
 
 async def run(address: str, plan: Plan, advance: Callable[[str], None]) -> Results:
@@ -111,21 +141,18 @@ def measured_profile(results: Results) -> CostProfile | None:
 
 def bars(results: Results) -> list[Bar]:
     """The promises about latency, each by both clocks where both measured it."""
-    inline, everything = (results.figures(THINKING, variant) for variant in (INLINE, ALL))
-    closed_inline, closed = (results.figures(CLOSED, variant) for variant in (INLINE, ALL))
+    thinking, closed = (results.of_inline(scenario, ALL) for scenario in (THINKING, CLOSED))
     cases = [(scenario, variant) for scenario in SCENARIOS for variant in VARIANTS]
     rows = [Bar("failed chunks", sum(results.figures(*case).failures for case in cases), 0)]
     for clock in ("server", "client"):
         for name, field, bar in (
-            ("first frames", "first_frames", FIRST_FRAMES_BAR),
-            ("whole chunk", "whole_chunk", WHOLE_CHUNK_BAR),
+            ("first frames", f"first_frames_{clock}", FIRST_FRAMES_BAR),
+            ("whole chunk", f"whole_chunk_{clock}", WHOLE_CHUNK_BAR),
         ):
-            mean, base = (getattr(one, f"{field}_{clock}").mean for one in (everything, inline))
             note = f"means, {clock}'s clock, with time to think"
-            rows.append(Bar(f"{name}, of everything in line", ratio(mean, base), bar, note=note))
-    period = ratio(closed.period.mean, closed_inline.period.mean)
+            rows.append(Bar(f"{name}, of everything in line", thinking[field], bar, note=note))
     note = "means, client's clock, closed loop"
-    rows.append(Bar("chunk period, of everything in line", period, PERIOD_BAR, note=note))
+    rows.append(Bar("chunk period, of everything in line", closed["period"], PERIOD_BAR, note=note))
     note = f"{results.plan.think * 1000:.0f} ms to think, warm-up included"
     for variant in (PREFETCH, ALL):
         wait = _longest_wait(results.sessions[THINKING.name, variant.name])
@@ -138,8 +165,3 @@ def _longest_wait(sessions: Sequence[Played]) -> float:
     samples = (sample for session in sessions for sample in session.samples if sample.index > 0)
     waits = (sample.server_ms.get("condition_wait", math.inf) for sample in samples)
     return max(waits, default=math.nan)
-
-
-def ratio(value: float | None, base: float | None) -> float:
-    """NaN where there is nothing to compare."""
-    return value / base if value is not None and base else math.nan

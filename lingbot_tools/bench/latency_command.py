@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
-from lingbot_client.figures import DISTRIBUTIONS, Distribution, Figures
+from lingbot_client.figures import Distribution
 from lingbot_client.timeline import Panel, draw
-from lingbot_client.trace import Span, acceptances, read_spans, write_trace
+from lingbot_client.trace import acceptances, read_spans, write_trace
 from rich.table import Table
 
 from lingbot_tools.bench import commands, latency
 from lingbot_tools.bench.drive import FrameSize, errors
 from lingbot_tools.bench.hosting import Stages, serving
-from lingbot_tools.bench.latency import Results
+from lingbot_tools.bench.latency import FIGURES, Results
 from lingbot_tools.bench.limits import (
     ALL,
     CLOSED,
     INLINE,
     SCENARIOS,
     VARIANTS,
-    Limits,
     Scenario,
     Variant,
 )  # fmt: skip
@@ -35,13 +35,7 @@ from lingbot_triton.simulated.profiles import PROFILES, find_profile
 THINK_WHERE_COMPUTED = 0.5
 """Seconds a person takes where no profile says what a condition costs."""
 
-FIGURES = (
-    *((f"{title}, ms", clock, field) for title, clock, field in DISTRIBUTIONS),
-    ("weighted compute FPS", "server", "compute_fps"),
-    ("real-time factor", "client", "real_time_factor"),
-)
 CHUNKS_DRAWN = 3
-ABSENT = "-"
 
 
 @click.command("latency")
@@ -112,57 +106,36 @@ def tables(results: Results) -> Iterator[Table]:
     """A table per scenario: every figure, variants under one another."""
     numbers = ("mean", "P50", "P90", "P99", "limit", "mean/limit", "mean/inline")
     for scenario in SCENARIOS:
-        best = results.limits(scenario, ALL)
         title = f"{scenario.name}: {scenario.description}"
         table = new_table(title, ("figure", "clock", "variant"), numbers)
+        limits = results.limits(scenario)
         for label, clock, field in FIGURES:
-            bound = _value(best, field) if best else None
-            base = _value(results.figures(scenario, INLINE), field)
             for variant in VARIANTS:
-                measured = results.figures(scenario, variant)
-                mean = _value(measured, field)
+                value = getattr(results.figures(scenario, variant), field)
+                spread = isinstance(value, Distribution)
+                digits = 1 if spread else 2
+                parts = (value.mean, value.p50, value.p90, value.p99) if spread else (value,)
                 table.add_row(
                     *((label, clock) if variant is INLINE else ("", "")),
                     variant.name,
-                    *_cells(getattr(measured, field)),
-                    _number(bound, 1 if field not in ("compute_fps", "real_time_factor") else 2),
-                    _share(mean, bound),
-                    ABSENT if field == "condition_wait" else _share(mean, base),
+                    *(_number(part, digits) for part in parts),
+                    *[""] * (4 - len(parts)),
+                    _number(limits.get(field), digits),
+                    _number(results.of_limit(scenario, variant).get(field), 3),
+                    _number(results.of_inline(scenario, variant).get(field), 3),
                     end_section=variant is ALL,
                 )
         yield table
 
 
-def _value(source: Figures | Limits, field: str) -> float | None:
-    """A figure's mean, or the limit of it, which is the same by either clock."""
-    if isinstance(source, Limits):
-        field = field.removesuffix("_server").removesuffix("_client")
-    value: Distribution | float | None = getattr(source, field, None)
-    return value.mean if isinstance(value, Distribution) else value
-
-
-def _cells(value: Distribution | float) -> list[str]:
-    """Mean and percentiles of a distribution in whole tenths, or one number."""
-    if isinstance(value, Distribution):
-        return [_number(one) for one in (value.mean, value.p50, value.p90, value.p99)]
-    return [_number(value, 2), "", "", ""]
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    return ABSENT if value is None or value != value else f"{value:.{digits}f}"
-
-
-def _share(value: float | None, base: float | None) -> str:
-    return _number(latency.ratio(value, base), 3)
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """Every figure, its limits and ratios to the best variant's, and every chunk behind it."""
+    """Every figure, its ratios to the limits and to everything in line, and every chunk."""
     return {
         "profile": asdict(results.profile) if results.profile else None,
-        "think_seconds": results.plan.think,
-        "warm_up": results.plan.warm_up,
-        "variants": {variant.name: asdict(variant) for variant in VARIANTS},
         "scenarios": {
             scenario.name: {
                 variant.name: _entry(results, scenario, variant) for variant in VARIANTS
@@ -173,44 +146,26 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def _entry(results: Results, scenario: Scenario, variant: Variant) -> dict[str, Any]:
-    measured = results.figures(scenario, variant)
-    own, best = results.limits(scenario, variant), results.limits(scenario, ALL)
     sessions = results.sessions[scenario.name, variant.name]
     return {
-        "figures": asdict(measured),
-        "own_limits": asdict(own) if own else None,
-        "of_limit": _ratios(measured, best) if best else None,
-        "of_inline": _ratios(measured, results.figures(scenario, INLINE)),
-        "errors": errors(sessions),
+        "figures": asdict(results.figures(scenario, variant)),
+        "of_limit": results.of_limit(scenario, variant),
+        "of_inline": results.of_inline(scenario, variant),
         "chunks": [[asdict(sample) for sample in session.samples] for session in sessions],
     }
 
 
-def _ratios(measured: Figures, base: Figures | Limits) -> dict[str, float]:
-    """Means over a limit, or over another variant's means."""
-    fields = [field for _, _, field in FIGURES if field != "condition_wait"]
-    pairs = {field: (_value(measured, field), _value(base, field)) for field in fields}
-    return {field: latency.ratio(*pair) for field, pair in pairs.items()}
-
-
 def draw_before_after(path: Path, results: Results) -> None:
     """Draw some steady chunks of the closed loop, everything in line above all of it."""
-    profile, panels = results.profile, []
+    profile, panels, first = results.profile, [], results.plan.warm_up
     simulated = profile is not None and profile.name in PROFILES
     stages = f" (simulated stages, profile {profile.name})" if profile and simulated else ""
     for variant in (INLINE, ALL):
         spans = read_spans(results.sessions[CLOSED.name, variant.name][0].summary)
         mean = results.figures(CLOSED, variant).period.mean
         title = f"{variant.text}: a chunk every {mean:.0f} ms{stages}"
-        panels.append(steady_panel(spans, title, results.plan.warm_up))
+        since = acceptances(spans).get(first, 0.0)
+        ends = (span.end for span in spans if span.chunk < first + CHUNKS_DRAWN)
+        panels.append(Panel(title, spans, since, max(ends, default=since)))
     width = max(panel.end - panel.since for panel in panels)
     draw(path, [replace(panel, until=panel.since + width) for panel in panels])
-
-
-def steady_panel(spans: Sequence[Span], title: str, first: int) -> Panel:
-    """`CHUNKS_DRAWN` chunks of a session from chunk `first` on, for as long as they last."""
-    since = acceptances(spans).get(first, 0.0)
-    last = first + CHUNKS_DRAWN - 1
-    until = max((span.end for span in spans if span.chunk <= last), default=since)
-    margin = 0.02 * (until - since)
-    return Panel(title, spans, since - margin, until + margin)

@@ -56,26 +56,14 @@ AHEAD = Scenario("ahead", "each control is sent one chunk ahead", ahead=True)
 SCENARIOS = (THINKING, CLOSED, AHEAD)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Milliseconds of one chunk in the steady state, if nothing cost more than the profile says."""
+def limits(
+    profile: CostProfile, variant: Variant, scenario: Scenario, think: float
+) -> dict[str, float]:
+    """The means that `variant` could reach, by fields of `Figures`; `think` is in milliseconds.
 
-    first_frames: float
-    whole_chunk: float
-    period: float
-    compute_fps: float
-
-    @property
-    def real_time_factor(self) -> float:
-        """The period over the length of a chunk's video."""
-        return self.period / 1000 / SECONDS_PER_CHUNK
-
-
-def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: float) -> Limits:
-    """What `variant` could reach; `think` is in milliseconds.
-
-    In a closed loop a control may have to wait for the chunk before it to be committed. A control
-    that is sent ahead waits for all of that chunk, so its latency says little and has no limit.
+    They are those of a chunk in the steady state, if nothing cost more than the profile says. In a
+    closed loop a control may have to wait for the chunk before it to be committed. A control that
+    is sent ahead waits for all of that chunk, so its latency says little and has no limit.
     """
     condition = 0.0 if variant.prefetch_depth else profile.condition
     commit = profile.commit if variant.commit_inline else 0.0
@@ -83,16 +71,22 @@ def limits(profile: CostProfile, variant: Variant, scenario: Scenario, think: fl
     lane = condition + profile.denoise + profile.commit
     """How long a chunk keeps the next one from being denoised."""
     if scenario.ahead:
-        period = max(lane, CHUNK * decoding, profile.condition)
-        return Limits(math.nan, math.nan, period, _rate(period))
-    whole = condition + profile.denoise + commit + CHUNK * decoding
-    first = whole - (CHUNK - variant.decode_frames) * decoding
-    pause = think if scenario.think else 0.0
-    # Prefetched conditions are made one after another, one a chunk.
-    slowest = max(lane, profile.condition) if variant.prefetch_depth else lane
-    queue = max(0.0, slowest - whole - pause)
-    return Limits(first + queue, whole + queue, queue + whole + pause, _rate(whole + queue))
-
-
-def _rate(milliseconds: float) -> float:
-    return CHUNK_FRAMES / milliseconds * 1000 if milliseconds else math.nan
+        period = busy = max(lane, CHUNK * decoding, profile.condition)
+        first = whole = math.nan
+    else:
+        pause = think if scenario.think else 0.0
+        alone = condition + profile.denoise + commit + CHUNK * decoding
+        # Prefetched conditions are made one after another, one a chunk.
+        slowest = max(lane, profile.condition) if variant.prefetch_depth else lane
+        whole = busy = max(alone, slowest - pause)
+        first = whole - (CHUNK - variant.decode_frames) * decoding
+        period = whole + pause
+    return {
+        "first_frames_server": first,
+        "first_frames_client": first,
+        "whole_chunk_server": whole,
+        "whole_chunk_client": whole,
+        "period": period,
+        "compute_fps": CHUNK_FRAMES / busy * 1000 if busy else math.nan,
+        "real_time_factor": period / 1000 / SECONDS_PER_CHUNK,
+    }

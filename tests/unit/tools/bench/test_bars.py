@@ -27,13 +27,13 @@ def ideal(wait: float = 0.0) -> Results:
             best = limits(PROFILE, variant, scenario, PLAN.think * 1000)
             samples, at = [], 0.0
             for index in range(5):
-                first, whole = best.first_frames, best.whole_chunk
+                first, whole = best["first_frames_server"], best["whole_chunk_server"]
                 if math.isnan(first):
-                    first = whole = best.period
+                    first = whole = best["period"]
                 server = {"first_frames": first, "whole_chunk": whole, "condition_wait": wait}
                 end = at + whole / 1000
                 samples.append(ChunkSample(index, 12, at, at + first / 1000, end, server))
-                at += best.period / 1000
+                at += best["period"] / 1000
             results.sessions[scenario.name, variant.name] = [Played(samples)]
     return results
 
