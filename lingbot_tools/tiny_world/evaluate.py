@@ -30,6 +30,7 @@ from lingbot_tools.bench.hosting import computing, serving
 from lingbot_tools.tiny_world.measures import (
     KEYS,
     LONG_OPTIONS,
+    LONG_SCENES,
     Values,
     Walked,
     load_stages,
@@ -154,9 +155,12 @@ def _enlarged(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
     help="For evaluation.json, .png and .webp.  [default: the folder that the checkpoint's is in]",
 )
 @click.option("--scenes", type=click.IntRange(1), default=32)
+@click.option("--long-scenes", type=click.IntRange(1), default=LONG_SCENES)
 @click.option("--server", is_flag=True, help="Also measure real time through a server.")
 @click.option("--threads", type=click.IntRange(1), default=2)
-def main(checkpoint: Path, out: Path | None, scenes: int, server: bool, threads: int) -> None:
+def main(
+    checkpoint: Path, out: Path | None, scenes: int, long_scenes: int, server: bool, threads: int
+) -> None:
     """Play scenes that training never saw, and compare with what the renderer shows.
 
     Ends with 1 where a bar is not met. scripts/train-tiny --export-only puts the figures into the
@@ -166,7 +170,7 @@ def main(checkpoint: Path, out: Path | None, scenes: int, server: bool, threads:
     folder = out or checkpoint.parent
     folder.mkdir(parents=True, exist_ok=True)
     numbers = track(range(scenes), "scenes")
-    values, walks = measure(load_stages(checkpoint), numbers)
+    values, walks = measure(load_stages(checkpoint), numbers, long_scenes)
     if server:
         time_server(checkpoint, values)
     rows = judge(values)

@@ -88,14 +88,16 @@ def reconstruct(stages: Stages, film: Frames) -> Frames:
     return np.concatenate([to_uint8(part).numpy() for part in frames])
 
 
-def measure(stages: Stages, numbers: Iterable[int]) -> tuple[Values, list[Walked]]:
+def measure(
+    stages: Stages, numbers: Iterable[int], long_scenes: int = LONG_SCENES
+) -> tuple[Values, list[Walked]]:
     """Everything but real time, on the scenes with these numbers, and what is on the sheet.
 
     Those below `FIRST_TRAINING_SCENE` are scenes that training never saw.
     """
     values, walks = Values(list), []
     for number in numbers:
-        long = number < LONG_SCENES
+        long = number < long_scenes
         player = Player(stages, Scene(number), LONG_CHUNKS if long else CHUNKS)
         walked = _fidelity(player, number, values)
         if number < SHEET_SCENES:

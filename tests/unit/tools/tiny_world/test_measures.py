@@ -48,9 +48,8 @@ def measured(patch: pytest.MonkeyPatch, player: type[PerfectPlayer]) -> tuple[Va
     patch.setattr(measures, "truth_of", truth_once)
     patch.setattr(measures, "LONG_CHUNKS", 6)
     patch.setattr(measures, "KEY_SCENES", 1)
-    patch.setattr(measures, "LONG_SCENES", 1)
     patch.setattr(measures, "reconstruct", lambda stages, film: film ^ 1)
-    return measure(None, range(2))  # type: ignore[arg-type]
+    return measure(None, range(2), long_scenes=1)  # type: ignore[arg-type]
 
 
 def test_the_truth_meets_every_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
