@@ -17,11 +17,11 @@ from lingbot_client.playing import Plan, make_plan, play_plan
 from lingbot_client.report import Recording, chunk_table
 from rich.console import Console
 
+from lingbot_tools.bench.commands import one_line_errors
 from lingbot_triton.protocol import KEYS
 from lingbot_triton.triton.foreground import foreground
-from lingbot_triton.triton.installation import InstallationError
 from lingbot_triton.triton.serve import load_settings, variables
-from lingbot_triton.triton.server import ServerConfig, ServerError
+from lingbot_triton.triton.server import ServerConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FILE = click.Path(path_type=Path)
@@ -46,12 +46,8 @@ def main(out: Path | None, checkpoint: Path | None, **options: Any) -> None:
     environment = variables({"checkpoint": checkpoint})
     load_settings(environment)
     plan = prepare(folder, **options)
-    try:
+    with one_line_errors():
         recording = play(plan, environment)
-    except (InstallationError, ServerError) as error:
-        raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     Console().print(chunk_table(recording))
     click.echo(f"wrote {plan.out} and {plan.sheet}")
     if recording.interrupted:

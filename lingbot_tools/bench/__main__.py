@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, context_settings={"show_default": True})
 def main() -> None:
     """Measure the service; every report says what it ran on and what was simulated."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from lingbot_client import WorldError
+from lingbot_client.cli import INTERRUPTED
 from lingbot_client.playing import progress_bar
 
 from lingbot_tools.bench.drive import FrameSize
@@ -18,7 +19,6 @@ from lingbot_triton.triton.server import ServerError
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-INTERRUPTED = 130
 FULL_SIZE = FrameSize(832, 480)
 TINY_SIZE = FrameSize(96, 64)
 
@@ -33,21 +33,15 @@ def frame_size(text: str) -> FrameSize:
 
 def count(name: str, default: int | None, description: str = "", least: int = 1) -> Decorator:
     """An option that is a whole number."""
-    kind = click.IntRange(least)
-    return click.option(name, type=kind, default=default, show_default=True, help=description)
+    return click.option(name, type=click.IntRange(least), default=default, help=description)
 
 
-def warm_up(default: int, description: str = "") -> Decorator:
-    return count(
-        "--warm-up", default, description or "Chunks left out at the start of every session."
-    )
+def warm_up(default: int) -> Decorator:
+    return count("--warm-up", default, "Chunks left out at the start of every session.")
 
 
 def size(description: str, default: str | None = None) -> Decorator:
-    return click.option(
-        "--size", type=frame_size, metavar="WxH", default=default, show_default=True,
-        help=description,
-    )  # fmt: skip
+    return click.option("--size", type=frame_size, metavar="WxH", default=default, help=description)
 
 
 def simulation(scale: float) -> Decorator:
@@ -55,8 +49,8 @@ def simulation(scale: float) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         command = click.option("--scale", type=click.FloatRange(0), default=scale,
-            show_default=True, help="Factor on the profile's costs.")(command)  # fmt: skip
-        return click.option("--profile", type=click.Choice(sorted(PROFILES)), show_default=True,
+            help="Factor on the profile's costs.")(command)  # fmt: skip
+        return click.option("--profile", type=click.Choice(sorted(PROFILES)),
             default="seed-4xh100", help="Costs of the simulated stages.")(command)  # fmt: skip
 
     return decorate

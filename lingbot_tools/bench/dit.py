@@ -80,10 +80,10 @@ def _outermost(event: Any, operators: tuple[str, ...]) -> bool:
 
 
 @click.command("dit")
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--device", default="cpu")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32")
-@click.option("--threads", default=2, show_default=True, help="CPU threads")
-@click.option("--repeats", default=5, show_default=True)
+@click.option("--threads", default=2, help="CPU threads")
+@click.option("--repeats", default=5)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="write results here")
 def command(device: str, dtype: str, threads: int, repeats: int, json_file: Path | None) -> None:
     """Time one pass of the transformer, at the golden size and at a medium one."""

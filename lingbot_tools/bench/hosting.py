@@ -15,6 +15,7 @@ from lingbot_client.picture import default_picture
 from lingbot_triton.settings import EMBEDDED_CHECKPOINT, Settings
 from lingbot_triton.triton.foreground import foreground
 from lingbot_triton.triton.render import REPOSITORY
+from lingbot_triton.triton.serve import variables
 from lingbot_triton.triton.server import ServerConfig, ServerError
 
 TINY = "tiny"
@@ -43,15 +44,16 @@ class Target:
 class Stages:
     """What the workers do: sleep as long as a cost profile says, or compute with a checkpoint."""
 
-    profile: str
-    scale: float
+    profile: str = ""
+    scale: float = 1.0
     checkpoint: str | None = None
 
     def environment(self, **settings: object) -> dict[str, str]:
         """Environment of a server with such stages."""
         if self.checkpoint:
-            return computing(self.checkpoint, **settings)
-        return simulated(self.profile, self.scale, **settings)
+            path = EMBEDDED_CHECKPOINT if self.checkpoint == TINY else Path(self.checkpoint)
+            return variables(settings | {"simulated": "", "checkpoint": path})
+        return variables(settings | {"simulated": self.profile, "simulated_scale": self.scale})
 
     @property
     def simulated(self) -> str:
@@ -64,21 +66,6 @@ class Stages:
             f"the stages: each sleeps for the cost of profile {self.profile!r} times "
             f"{self.scale:g} and makes tensors of the real size; all else is real"
         )
-
-
-def simulated(profile: str, scale: float, **settings: object) -> dict[str, str]:
-    """Environment of a server whose stages only take time."""
-    return _variables(simulated=profile, simulated_scale=scale, **settings)
-
-
-def computing(checkpoint: str, **settings: object) -> dict[str, str]:
-    """Environment of a server that computes with a checkpoint's weights on the CPU."""
-    path = EMBEDDED_CHECKPOINT if checkpoint == TINY else Path(checkpoint)
-    return _variables(simulated="", checkpoint=path, **settings)
-
-
-def _variables(**settings: object) -> dict[str, str]:
-    return {f"LINGBOT_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 import click
 from rich.table import Table
@@ -30,7 +31,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return values
 
 
-@click.command("load-test", context_settings={"show_default": True})
+@click.command("load-test")
 @commands.simulation(scale=0.05)
 @commands.checkpoint
 @click.option(
@@ -65,7 +66,7 @@ def command(
     stages = Stages(profile, scale, checkpoint)
     levels = []
     with (
-        commands.one_line_errors(load.LoadError),
+        commands.one_line_errors(load.LoadError, TimeoutExpired),
         commands.progress(len(concurrencies)) as advance,
         tempfile.TemporaryDirectory(prefix="lingbot-load-") as name,
         serving(url, stages.environment(max_sessions=max(8, *concurrencies))) as target,

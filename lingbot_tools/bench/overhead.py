@@ -21,7 +21,7 @@ from rich.table import Table
 from lingbot_tools.bench import commands
 from lingbot_tools.bench.drive import FrameSize, errors, measure, take_turns
 from lingbot_tools.bench.echo import write_echo_repository
-from lingbot_tools.bench.hosting import serving, simulated
+from lingbot_tools.bench.hosting import Stages, serving
 from lingbot_tools.bench.limits import CHUNK, CHUNK_FRAMES
 from lingbot_tools.bench.report import Bar, Report, new_table
 
@@ -105,7 +105,7 @@ def command(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lingbot-echo-")))
         repository = write_echo_repository(folder, CHUNK_FRAMES, size.height, size.width)
         echo = stack.enter_context(serving(None, {}, repository))
-        service = stack.enter_context(serving(None, simulated(PROFILE, 0)))
+        service = stack.enter_context(serving(None, Stages(PROFILE, 0).environment()))
         work = run(echo.grpc, service.grpc, size, Pace(warm_up + chunks), rounds, advance)
         played = asyncio.run(work)
         wrong = service.explain(errors(chain(*played.values())))

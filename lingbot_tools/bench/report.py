@@ -53,22 +53,17 @@ class Report:
 
     def finish(self, json_path: Path | None, *, enforce: bool) -> None:
         """Print the report, write it, and exit with 1 if `enforce` and a bar is missed."""
-        machine = ran_on()
         console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
         console.print(*self.tables, bars_table(self.bars), sep="\n")
-        priority = f", priority: {machine['priority']}".replace(", priority: niceness 0", "")
-        cpu = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_average']}"
-        console.print(f"ran on: {cpu}{priority}; {machine['system']}; Python {machine['python']}")
-        packages = (f"{name} {number}" for name, number in machine["packages"].items())
-        console.print(f"versions: {', '.join(packages)}")
         for error in self.errors:
             console.print(f"[red]error:[/] {escape(error)}")
-        for name, words in self.about.items():
+        about = ran_on() | self.about
+        for name, words in about.items():
             console.print(f"{name.replace('_', ' ')}: {escape(str(words))}")
         if json_path is not None:
             bars = [asdict(bar) | {"met": bar.met} for bar in self.bars]
-            head = {"kind": self.kind, "ran_on": machine, "about": self.about}
-            document = {**head, "errors": list(self.errors), "bars": bars, **self.details}
+            head = {"kind": self.kind, "about": about, "errors": list(self.errors)}
+            document = {**head, "bars": bars, **self.details}
             json_path.write_text(json.dumps(plain(document), indent=1) + "\n")
         if enforce and not all(bar.met for bar in self.bars):
             raise click.exceptions.Exit(1)
@@ -108,23 +103,20 @@ def stated(bars: Sequence[Bar], applies: bool) -> list[Bar]:
     ]
 
 
-def ran_on() -> dict[str, Any]:
+def ran_on() -> dict[str, str]:
     """The machine, its load at this moment, and the versions of what matters here."""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     # The server and its models inherit the priority of this process.
     policies = {os.SCHED_FIFO: "real time", os.SCHED_RR: "real time", os.SCHED_IDLE: "idle"}
-    packages = {}
+    priority = policies.get(os.sched_getscheduler(0), f"niceness {os.nice(0)}")
+    load = ", ".join(f"{load:.2f}" for load in os.getloadavg())
+    packages = []
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            packages[name] = version(name)
+            packages.append(f"{name} {version(name)}")
     return {
-        "time": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        "cpu": cpu[1].strip() if cpu else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "priority": policies.get(os.sched_getscheduler(0), f"niceness {os.nice(0)}"),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "packages": packages,
+        "ran_on": f"{cpu[1] if cpu else platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"load {load}, priority: {priority}; {platform.system()} {platform.release()}; "
+        f"Python {platform.python_version()}; {time.strftime('%Y-%m-%d %H:%M:%S %Z')}",
+        "versions": ", ".join(packages),
     }

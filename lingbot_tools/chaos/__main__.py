@@ -26,7 +26,7 @@ from lingbot_client.triton import TritonTransport
 from rich.console import Console
 
 from lingbot_tools.bench.commands import FILE, one_line_errors
-from lingbot_tools.bench.hosting import simulated
+from lingbot_tools.bench.hosting import Stages
 from lingbot_tools.bench.report import new_table
 from lingbot_tools.chaos.ledger import Violation
 from lingbot_tools.chaos.mischief import AREA, IMAGE
@@ -92,7 +92,7 @@ def run(
     tally: Counter[str], seed: int, max_sessions: int, scale: float, log: Path | None, **plan: Any
 ) -> None:
     """Start a server, play, stop it, and read what it said; raises Violation or ServerError."""
-    environment = simulated("seed-4xh100", scale, max_sessions=max_sessions, **SETTINGS)
+    environment = Stages("seed-4xh100", scale).environment(max_sessions=max_sessions, **SETTINGS)
     with tempfile.TemporaryDirectory(prefix="lingbot-chaos-") as folder:
         log = log or Path(folder) / "server.log"
         with foreground(ServerConfig(environment=environment, log=log)) as server:

@@ -26,7 +26,7 @@ from rich.progress import track
 
 from lingbot_tools.bench import drive
 from lingbot_tools.bench.drive import FrameSize
-from lingbot_tools.bench.hosting import computing, serving
+from lingbot_tools.bench.hosting import Stages, serving
 from lingbot_tools.tiny_world.measures import (
     KEYS,
     LONG_OPTIONS,
@@ -194,7 +194,8 @@ def time_server(checkpoint: Path, values: Values) -> None:
                 client, FrameSize(WIDTH, HEIGHT), Pace(_TIMED_CHUNKS), **options
             )
 
-    with serving(None, computing(str(checkpoint), threads=1, device="cpu")) as target:
+    stages = Stages(checkpoint=str(checkpoint))
+    with serving(None, stages.environment(threads=1, device="cpu")) as target:
         played = asyncio.run(play(target.grpc))
     if played.errors:
         raise click.ClickException(played.errors[0])
