@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 from lingbot_client import WorldClient
@@ -36,7 +37,7 @@ FIRST_FRAMES_BAR, WHOLE_CHUNK_BAR, PERIOD_BAR = 0.61, 0.68, 0.71
 CONDITION_WAIT_BAR = 1.0
 """Milliseconds that still count as none: picking up a condition that is there is measured too."""
 
-
+CASES = tuple(product(SCENARIOS, VARIANTS))
 FIGURES = (
     *((f"{title}, ms", clock, field) for title, clock, field in DISTRIBUTIONS),
     ("weighted compute FPS", "server", "compute_fps"),
@@ -45,9 +46,9 @@ FIGURES = (
 """Titles, whose clock, and fields of `Figures`."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to measure."""
+@dataclass
+class Results:
+    """What is measured, every session of it, and what they come to."""
 
     size: FrameSize
     chunks: int
@@ -56,34 +57,28 @@ class Plan:
     rounds: int
     think: float
     """Seconds between the last frames and the next control, in the scenario `thinking`."""
-
-
-@dataclass
-class Results:
-    """Every session, by names of scenario and variant, and what they come to."""
-
-    plan: Plan
-    sessions: dict[tuple[str, str], list[Played]]
-    profile: CostProfile | None = None
+    profile: CostProfile | None
     """Costs of the stages: known for simulated ones, measured for those that compute."""
+    sessions: dict[tuple[Scenario, Variant], list[Played]] = field(default_factory=dict)
 
     def figures(self, scenario: Scenario, variant: Variant) -> Figures:
-        played = self.sessions[scenario.name, variant.name]
-        return figures([session.samples for session in played], self.plan.warm_up)
+        played = self.sessions[scenario, variant]
+        return figures([session.samples for session in played], self.warm_up)
 
     def limits(self, scenario: Scenario) -> dict[str, float]:
         """What the best variant can reach; nothing where costs are not known."""
         if self.profile is None:
             return {}
-        return limits(self.profile, ALL, scenario, self.plan.think * 1000)
+        return limits(self.profile, ALL, scenario, self.think * 1000)
 
-    def of_limit(self, scenario: Scenario, variant: Variant) -> dict[str, float]:
-        return ratios(means(self.figures(scenario, variant)), self.limits(scenario))
-
-    def of_inline(self, scenario: Scenario, variant: Variant) -> dict[str, float]:
+    def ratios(
+        self, scenario: Scenario, variant: Variant
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Means over the limits, and over the means of everything in line."""
         inline = means(self.figures(scenario, INLINE))
         del inline["condition_wait"]
-        return ratios(means(self.figures(scenario, variant)), inline)
+        measured = means(self.figures(scenario, variant))
+        return _ratios(measured, self.limits(scenario)), _ratios(measured, inline)
 
 
 def means(measured: Figures) -> dict[str, float]:
@@ -95,30 +90,26 @@ def means(measured: Figures) -> dict[str, float]:
     }
 
 
-def ratios(values: dict[str, float], bases: dict[str, float]) -> dict[str, float]:
+def _ratios(values: dict[str, float], bases: dict[str, float]) -> dict[str, float]:
     """Values over those of their bases that are there; NaN where there is nothing to compare."""
     return {name: values[name] / base if base else math.nan for name, base in bases.items()}
 
 
-async def run(address: str, plan: Plan, advance: Callable[[str], None]) -> Results:
+async def run(address: str, results: Results, advance: Callable[[str], None]) -> None:
     """Measure one session after the other, variants side by side in each round."""
 
     async def play(scenario: Scenario, variant: Variant) -> Played:
-        think = plan.think if scenario.think else 0.0
-        pace = Pace(plan.warm_up + plan.chunks, think, scenario.ahead)
+        think = results.think if scenario.think else 0.0
+        pace = Pace(results.warm_up + results.chunks, think, scenario.ahead)
         options: dict[str, Any] = {"trace": True, **variant.options}
         name = f"{scenario.name}, {variant.name}"
         return await measure(
-            client, plan.size, pace, on_chunk=lambda sample: advance(name), **options
+            client, results.size, pace, on_chunk=lambda sample: advance(name), **options
         )
 
-    cases = {
-        (scenario.name, variant.name): partial(play, scenario, variant)
-        for scenario in SCENARIOS
-        for variant in VARIANTS
-    }
+    cases = {case: partial(play, *case) for case in CASES}
     async with WorldClient(address) as client:
-        return Results(plan, await take_turns(plan.rounds, cases))
+        results.sessions = await take_turns(results.rounds, cases)
 
 
 def measured_profile(results: Results) -> CostProfile | None:
@@ -127,9 +118,9 @@ def measured_profile(results: Results) -> CostProfile | None:
     Everything in line never runs two stages at a time. None without spans to take them from.
     """
     lengths: dict[str, list[float]] = {}
-    for session in results.sessions[THINKING.name, INLINE.name]:
+    for session in results.sessions[THINKING, INLINE]:
         for span in read_spans(session.summary):
-            if span.chunk >= results.plan.warm_up:
+            if span.chunk >= results.warm_up:
                 lengths.setdefault(span.name, []).append((span.end - span.start) * 1000)
     calls = ("condition", "denoise", "commit", "decode")
     if not lengths.keys() >= set(calls):
@@ -141,21 +132,20 @@ def measured_profile(results: Results) -> CostProfile | None:
 
 def bars(results: Results) -> list[Bar]:
     """The promises about latency, each by both clocks where both measured it."""
-    thinking, closed = (results.of_inline(scenario, ALL) for scenario in (THINKING, CLOSED))
-    cases = [(scenario, variant) for scenario in SCENARIOS for variant in VARIANTS]
-    rows = [Bar("failed chunks", sum(results.figures(*case).failures for case in cases), 0)]
+    thinking, closed = (results.ratios(scenario, ALL)[1] for scenario in (THINKING, CLOSED))
+    rows = [Bar("failed chunks", sum(results.figures(*case).failures for case in CASES), 0)]
     for clock in ("server", "client"):
-        for name, field, bar in (
+        for name, figure, bar in (
             ("first frames", f"first_frames_{clock}", FIRST_FRAMES_BAR),
             ("whole chunk", f"whole_chunk_{clock}", WHOLE_CHUNK_BAR),
         ):
             note = f"means, {clock}'s clock, with time to think"
-            rows.append(Bar(f"{name}, of everything in line", thinking[field], bar, note=note))
+            rows.append(Bar(f"{name}, of everything in line", thinking[figure], bar, note=note))
     note = "means, client's clock, closed loop"
     rows.append(Bar("chunk period, of everything in line", closed["period"], PERIOD_BAR, note=note))
-    note = f"{results.plan.think * 1000:.0f} ms to think, warm-up included"
+    note = f"{results.think * 1000:.0f} ms to think, warm-up included"
     for variant in (PREFETCH, ALL):
-        wait = _longest_wait(results.sessions[THINKING.name, variant.name])
+        wait = _longest_wait(results.sessions[THINKING, variant])
         name = f"longest condition wait after the first chunk, {variant.name}"
         rows.append(Bar(name, wait, CONDITION_WAIT_BAR, unit="ms", note=note))
     return rows

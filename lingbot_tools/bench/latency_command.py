@@ -64,36 +64,36 @@ def command(
     size = size or (commands.TINY_SIZE if checkpoint else commands.FULL_SIZE)
     # Weights make conditions that are constant from chunk 10 on, and need no encoding any more.
     chunks, rounds = chunks or (6 if checkpoint else 20), rounds or (3 if checkpoint else 1)
-    plan = latency.Plan(size, chunks, warm_up, rounds, think)
-    total = rounds * len(SCENARIOS) * len(VARIANTS) * (chunks + warm_up)
+    results = Results(size, chunks, warm_up, rounds, think, costs)
+    total = rounds * len(latency.CASES) * (chunks + warm_up)
     with (
         commands.one_line_errors(),
         commands.progress(total) as advance,
         serving(url, stages.environment()) as target,
     ):
-        results = asyncio.run(latency.run(target.grpc, plan, advance))
+        asyncio.run(latency.run(target.grpc, results, advance))
         wrong = target.explain(errors(chain(*results.sessions.values())))
-    results.profile = costs or latency.measured_profile(results)
+    results.profile = results.profile or latency.measured_profile(results)
     if plot is not None:
         draw_before_after(plot, results)
     if trace is not None:
-        spans = read_spans(results.sessions[CLOSED.name, ALL.name][0].summary)
+        spans = read_spans(results.sessions[CLOSED, ALL][0].summary)
         write_trace(trace, spans, f"{CLOSED.description}; {ALL.text}")
     bars = stated(latency.bars(results), scale == 1.0 and not checkpoint)
-    about = describe(plan, stages, url)
+    about = describe(results, stages, url)
     report = Report("latency", about, list(tables(results)), bars, to_json(results), wrong)
     report.finish(json_path, enforce=enforce)
 
 
-def describe(plan: latency.Plan, stages: Stages, url: str | None) -> dict[str, Any]:
+def describe(results: Results, stages: Stages, url: str | None) -> dict[str, Any]:
     """What was measured, and how."""
     return {
         "simulated": stages.simulated,
         "server": f"the one at {url}, with settings of its own" if url else "started for this run",
-        "frames": str(plan.size),
-        "measured": f"{plan.chunks} chunks a session, {plan.rounds} session(s) a variant, after "
-        f"{plan.warm_up} warm-up chunks",
-        "scenarios": f"thinking: {plan.think:g} s between the last frames and the next control",
+        "frames": str(results.size),
+        "measured": f"{results.chunks} chunks a session, {results.rounds} session(s) a variant, "
+        f"after {results.warm_up} warm-up chunks",
+        "scenarios": f"thinking: {results.think:g} s between the last frames and the next control",
         "clocks": "server: since_acceptance, which ends when frames are decoded, before they are "
         "sent; client: from sending the control to the arrival of frames",
         "limit": "what the best variant can reach, if nothing took time but the stages"
@@ -111,6 +111,7 @@ def tables(results: Results) -> Iterator[Table]:
         limits = results.limits(scenario)
         for label, clock, field in FIGURES:
             for variant in VARIANTS:
+                of_limit, of_inline = results.ratios(scenario, variant)
                 value = getattr(results.figures(scenario, variant), field)
                 spread = isinstance(value, Distribution)
                 digits = 1 if spread else 2
@@ -121,8 +122,8 @@ def tables(results: Results) -> Iterator[Table]:
                     *(_number(part, digits) for part in parts),
                     *[""] * (4 - len(parts)),
                     _number(limits.get(field), digits),
-                    _number(results.of_limit(scenario, variant).get(field), 3),
-                    _number(results.of_inline(scenario, variant).get(field), 3),
+                    _number(of_limit.get(field), 3),
+                    _number(of_inline.get(field), 3),
                     end_section=variant is ALL,
                 )
         yield table
@@ -146,22 +147,23 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def _entry(results: Results, scenario: Scenario, variant: Variant) -> dict[str, Any]:
-    sessions = results.sessions[scenario.name, variant.name]
+    of_limit, of_inline = results.ratios(scenario, variant)
+    sessions = results.sessions[scenario, variant]
     return {
         "figures": asdict(results.figures(scenario, variant)),
-        "of_limit": results.of_limit(scenario, variant),
-        "of_inline": results.of_inline(scenario, variant),
+        "of_limit": of_limit,
+        "of_inline": of_inline,
         "chunks": [[asdict(sample) for sample in session.samples] for session in sessions],
     }
 
 
 def draw_before_after(path: Path, results: Results) -> None:
     """Draw some steady chunks of the closed loop, everything in line above all of it."""
-    profile, panels, first = results.profile, [], results.plan.warm_up
+    profile, panels, first = results.profile, [], results.warm_up
     simulated = profile is not None and profile.name in PROFILES
     stages = f" (simulated stages, profile {profile.name})" if profile and simulated else ""
     for variant in (INLINE, ALL):
-        spans = read_spans(results.sessions[CLOSED.name, variant.name][0].summary)
+        spans = read_spans(results.sessions[CLOSED, variant][0].summary)
         mean = results.figures(CLOSED, variant).period.mean
         title = f"{variant.text}: a chunk every {mean:.0f} ms{stages}"
         since = acceptances(spans).get(first, 0.0)

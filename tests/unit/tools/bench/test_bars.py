@@ -9,22 +9,31 @@ from lingbot_client.pace import Played
 from rich.console import Console
 
 from lingbot_tools.bench.drive import FrameSize
-from lingbot_tools.bench.latency import Plan, Results, bars, measured_profile
+from lingbot_tools.bench.latency import Results, bars, measured_profile
 from lingbot_tools.bench.latency_command import tables, to_json
-from lingbot_tools.bench.limits import ALL, CLOSED, INLINE, PREFETCH, SCENARIOS, VARIANTS, limits
+from lingbot_tools.bench.limits import (
+    ALL,
+    CLOSED,
+    INLINE,
+    PREFETCH,
+    SCENARIOS,
+    THINKING,
+    VARIANTS,
+    limits,
+)
 from lingbot_tools.bench.report import Bar, bars_table
 from lingbot_triton.simulated.profiles import find_profile
 
 PROFILE = find_profile("seed-4xh100", 1.0)
-PLAN = Plan(FrameSize(96, 64), chunks=4, warm_up=1, rounds=1, think=0.3534)
+THINK = 0.3534
 
 
 def ideal(wait: float = 0.0) -> Results:
     """Results of a server that reaches every limit, whose conditions come `wait` ms late."""
-    results = Results(PLAN, {}, PROFILE)
+    results = Results(FrameSize(96, 64), 4, 1, 1, THINK, PROFILE)
     for scenario in SCENARIOS:
         for variant in VARIANTS:
-            best = limits(PROFILE, variant, scenario, PLAN.think * 1000)
+            best = limits(PROFILE, variant, scenario, THINK * 1000)
             samples, at = [], 0.0
             for index in range(5):
                 first, whole = best["first_frames_server"], best["whole_chunk_server"]
@@ -34,7 +43,7 @@ def ideal(wait: float = 0.0) -> Results:
                 end = at + whole / 1000
                 samples.append(ChunkSample(index, 12, at, at + first / 1000, end, server))
                 at += best["period"] / 1000
-            results.sessions[scenario.name, variant.name] = [Played(samples)]
+            results.sessions[scenario, variant] = [Played(samples)]
     return results
 
 
@@ -82,14 +91,14 @@ def test_a_condition_that_is_waited_for_misses_its_bar() -> None:
 def test_the_first_chunk_may_wait_for_its_condition() -> None:
     results = ideal()
     for variant in (PREFETCH, ALL):
-        samples = results.sessions["thinking", variant.name][0].samples
+        samples = results.sessions[THINKING, variant][0].samples
         samples[0] = replace(samples[0], server_ms=samples[0].server_ms | {"condition_wait": 300})
     assert all(row.met for row in find(bars(results), "condition wait"))
 
 
 def test_a_failed_chunk_misses_the_bars_it_belongs_to() -> None:
     results = ideal()
-    samples = results.sessions[CLOSED.name, ALL.name][0].samples
+    samples = results.sessions[CLOSED, ALL][0].samples
     samples[-1] = replace(samples[-1], error="broken")
     rows = bars(results)
     assert find(rows, "failed")[0].value == 1
@@ -114,7 +123,7 @@ def test_a_table_has_a_row_for_every_figure_clock_and_variant() -> None:
 
 def test_costs_of_computing_stages_are_medians_of_calls_that_had_the_machine_alone() -> None:
     results = ideal()
-    one = results.sessions["thinking", INLINE.name][0]
+    one = results.sessions[THINKING, INLINE][0]
     one.summary = {
         "spans": [
             ["denoise", 0, 0.0, 9.0],  # warm-up
