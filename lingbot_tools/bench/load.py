@@ -34,7 +34,6 @@ class Level:
     """What one number of live sequences came to; the fields are those of the report."""
 
     concurrency: int
-    seconds: float
     perf_analyzer: dict[str, str]
     """Its own line of its CSV file; latencies are to the first response, in µs."""
     counters: dict[str, float]
@@ -114,9 +113,8 @@ def run_level(
     call = perf_analyzer(target.grpc, folder, concurrency, requests)
     if check_responses:
         call += ["--profile-export-file", str(export)]
-    before, started = scrape(target.metrics), time.monotonic()
+    before = scrape(target.metrics)
     _run(call)
-    seconds = time.monotonic() - started
     after = _settled(target.metrics)
     with (folder / "results.csv").open(newline="") as file:
         row = list(csv.DictReader(file))[-1]
@@ -127,7 +125,7 @@ def run_level(
     sessions = total(after, metrics.SESSIONS.name)
     faults = find_faults(concurrency, rises, sessions, responses, incomplete(written))
     counters = {name: rise for name, rise in rises.items() if "_bucket" not in name}
-    return Level(concurrency, seconds, row, counters, dict(responses), faults)
+    return Level(concurrency, row, counters, dict(responses), faults)
 
 
 def _run(call: Sequence[str]) -> None:

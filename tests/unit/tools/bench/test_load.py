@@ -34,7 +34,7 @@ GOOD = {
 
 
 def level() -> Level:
-    return Level(4, 2.0, {"Concurrency": "4"}, GOOD, {}, [])
+    return Level(4, {"Concurrency": "4"}, GOOD, {}, [])
 
 
 def faults(**changes: Any) -> list[str]:
