@@ -20,15 +20,7 @@ from lingbot_tools.bench import commands, latency
 from lingbot_tools.bench.drive import FrameSize, errors
 from lingbot_tools.bench.hosting import Stages, serving
 from lingbot_tools.bench.latency import FIGURES, Results
-from lingbot_tools.bench.limits import (
-    ALL,
-    CLOSED,
-    INLINE,
-    SCENARIOS,
-    VARIANTS,
-    Scenario,
-    Variant,
-)  # fmt: skip
+from lingbot_tools.bench.limits import ALL, CLOSED, INLINE, SCENARIOS, VARIANTS
 from lingbot_tools.bench.report import Report, new_table, stated
 from lingbot_triton.simulated.profiles import PROFILES, find_profile
 
@@ -135,26 +127,18 @@ def _number(value: float | None, digits: int) -> str:
 
 def to_json(results: Results) -> dict[str, Any]:
     """Every figure, its ratios to the limits and to everything in line, and every chunk."""
-    return {
-        "profile": asdict(results.profile) if results.profile else None,
-        "scenarios": {
-            scenario.name: {
-                variant.name: _entry(results, scenario, variant) for variant in VARIANTS
-            }
-            for scenario in SCENARIOS
-        },
-    }
-
-
-def _entry(results: Results, scenario: Scenario, variant: Variant) -> dict[str, Any]:
-    of_limit, of_inline = results.ratios(scenario, variant)
-    sessions = results.sessions[scenario, variant]
-    return {
-        "figures": asdict(results.figures(scenario, variant)),
-        "of_limit": of_limit,
-        "of_inline": of_inline,
-        "chunks": [[asdict(sample) for sample in session.samples] for session in sessions],
-    }
+    scenarios: dict[str, dict[str, Any]] = {scenario.name: {} for scenario in SCENARIOS}
+    for scenario, variant in latency.CASES:
+        of_limit, of_inline = results.ratios(scenario, variant)
+        sessions = results.sessions[scenario, variant]
+        scenarios[scenario.name][variant.name] = {
+            "figures": asdict(results.figures(scenario, variant)),
+            "of_limit": of_limit,
+            "of_inline": of_inline,
+            "chunks": [[asdict(sample) for sample in session.samples] for session in sessions],
+        }
+    profile = asdict(results.profile) if results.profile else None
+    return {"profile": profile, "scenarios": scenarios}
 
 
 def draw_before_after(path: Path, results: Results) -> None:

@@ -20,7 +20,7 @@ from lingbot_tools.bench import commands
 from lingbot_tools.bench.drive import FrameSize, errors, measure, open_session
 from lingbot_tools.bench.hosting import Stages, Target, serving
 from lingbot_tools.bench.report import Bar, Report, new_table, stated
-from lingbot_triton.simulated.profiles import CostProfile, find_profile
+from lingbot_triton.simulated.profiles import find_profile
 from lingbot_triton.stage import DENOISE_STAGE, STAGES
 from lingbot_triton.triton.placement import Place
 from lingbot_triton.triton.render import write
@@ -93,7 +93,7 @@ def summarise(
 
 
 async def run(
-    target: Target, case: Case, size: FrameSize, chunks: int, warm_up: int, costs: CostProfile,
+    target: Target, case: Case, size: FrameSize, chunks: int, warm_up: int, cost: float,
     advance: Callable[[str], None],
 ) -> tuple[Results, list[str]]:  # fmt: skip
     """Play all sessions of a case at the same time, each in a closed loop; also what failed."""
@@ -115,14 +115,7 @@ async def run(
         finally:
             await asyncio.gather(*(session.close() for session in silent))
     silent_chunks = sum((session.summary or {}).get("chunks", 0) for session in silent)
-    return summarise(case, played, warm_up, chunk_seconds(costs), busy, silent_chunks), errors(
-        played
-    )
-
-
-def chunk_seconds(costs: CostProfile) -> float:
-    """How long a chunk keeps an instance of denoise: its steps and its commit."""
-    return (costs.denoise + costs.commit) / 1000
+    return summarise(case, played, warm_up, cost, busy, silent_chunks), errors(played)
 
 
 def computed_seconds(metrics: str) -> float:
@@ -191,6 +184,7 @@ def command(
 ) -> None:  # fmt: skip
     """Several sessions at a time: use of the workers, fairness, and what silent ones cost."""
     stages, costs = Stages(profile, scale), find_profile(profile, scale)
+    cost = (costs.denoise + costs.commit) / 1000  # how long a chunk keeps an instance of denoise
     total = sum(case.sessions for case in CASES) * (chunks + warm_up)
     results: list[Results] = []
     wrong: list[str] = []
@@ -199,7 +193,7 @@ def command(
             with tempfile.TemporaryDirectory(prefix="lingbot-instances-") as folder:
                 repository = instances(Path(folder), case.instances)
                 with serving(None, stages.environment(), repository) as target:
-                    work = run(target, case, size, chunks, warm_up, costs, advance)
+                    work = run(target, case, size, chunks, warm_up, cost, advance)
                     result, failures = asyncio.run(work)
                     results.append(result)
                     wrong += target.explain(failures)
@@ -213,5 +207,5 @@ def command(
         "left_out": "GPUs: instances here sleep side by side, on a GPU they would share it",
     }
     details = {"cases": [asdict(result) for result in results]}
-    tables, rows = [table(results, chunk_seconds(costs))], stated(bars(results), scale == 1.0)
+    tables, rows = [table(results, cost)], stated(bars(results), scale == 1.0)
     Report("sessions", about, tables, rows, details, wrong).finish(json_path, enforce=enforce)
