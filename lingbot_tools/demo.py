@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lingbot_client.cli import DEFAULT_KEYS, INTERRUPTED
+from lingbot_client.cli import DEFAULT_KEYS, FILE, INTERRUPTED
 from lingbot_client.cli import run as run_client
 from lingbot_client.client import WorldClient
 from lingbot_client.errors import WorldError
@@ -24,7 +24,6 @@ from lingbot_triton.triton.serve import load_settings, variables
 from lingbot_triton.triton.server import ServerConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FILE = click.Path(path_type=Path)
 
 
 @click.command(context_settings={"show_default": True})

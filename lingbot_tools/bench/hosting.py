@@ -98,7 +98,5 @@ async def _check_kind(url: str, profile: str) -> None:
         model, simulated = str(session.ready["model"]), bool(session.ready["simulated"])
     if simulated and not profile:
         raise ServerError(f"the server at {url} is {model}: it has no weights, and no --checkpoint")
-    if not simulated and profile:
-        raise ServerError(f"the server at {url} computes with {model}: say so with --checkpoint")
-    if simulated and model != f"simulated {profile}":
-        raise ServerError(f"the server at {url} is {model}, not {profile}: see --profile")
+    if profile and model != f"simulated {profile}":
+        raise ServerError(f"the server at {url} is {model}: say so with --profile or --checkpoint")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -145,13 +145,8 @@ def bars(results: Results) -> list[Bar]:
     rows.append(Bar("chunk period, of everything in line", closed["period"], PERIOD_BAR, note=note))
     note = f"{results.think * 1000:.0f} ms to think, warm-up included"
     for variant in (PREFETCH, ALL):
-        wait = _longest_wait(results.sessions[THINKING, variant])
+        samples = [session.samples for session in results.sessions[THINKING, variant]]
+        wait = figures(samples, warm_up=1).condition_wait.largest
         name = f"longest condition wait after the first chunk, {variant.name}"
         rows.append(Bar(name, wait, CONDITION_WAIT_BAR, unit="ms", note=note))
     return rows
-
-
-def _longest_wait(sessions: Sequence[Played]) -> float:
-    samples = (sample for session in sessions for sample in session.samples if sample.index > 0)
-    waits = (sample.server_ms.get("condition_wait", math.inf) for sample in samples)
-    return max(waits, default=math.nan)

@@ -19,7 +19,7 @@ import click
 from lingbot_client.figures import plain
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 PACKAGES = ("numpy", "grpcio", "tritonclient", "torch", "nvidia-pytriton", "lingbot-triton")
 
@@ -71,12 +71,8 @@ class Report:
 
 def new_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
     """A table without rows yet: columns of words, then columns of numbers."""
-    result = Table(title=title, title_justify="left")
-    for name in words:
-        result.add_column(name)
-    for name in numbers:
-        result.add_column(name, justify="right")
-    return result
+    right = (Column(name, justify="right") for name in numbers)
+    return Table(*words, *right, title=title, title_justify="left")
 
 
 def bars_table(bars: Sequence[Bar]) -> Table:
