@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from lingbot_tools.bench.hosting import Target
 from lingbot_tools.bench.load_data import RESPONSES, count_responses, incomplete, read_export
 from lingbot_triton import metrics
@@ -23,10 +25,6 @@ from lingbot_triton.triton.scrape import scrape, total
 
 LEVEL_SECONDS = 900.0
 SETTLE_SECONDS = 30.0
-
-
-class LoadError(RuntimeError):
-    """perf_analyzer is missing or did not do its work; the message holds its own words."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,10 @@ def find_faults(
 
 def perf_analyzer(url: str, folder: Path, concurrency: int, requests: int) -> list[str]:
     """The perf_analyzer call; README shows the same."""
-    beside = Path(sys.executable).with_name("perf_analyzer")
-    binary = str(beside) if beside.exists() else shutil.which("perf_analyzer")
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    binary = shutil.which("perf_analyzer", path=beside)
     if binary is None:
-        raise LoadError("there is no perf_analyzer; run scripts/setup")
+        raise click.ClickException("there is no perf_analyzer; run scripts/setup")
     return [
         binary,
         "-m", ORCHESTRATOR.name,
@@ -136,7 +134,8 @@ def _run(call: Sequence[str]) -> None:
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         words = " / ".join(lines[:6])
-        raise LoadError(f"perf_analyzer failed with {done.returncode}: {words}\n{shlex.join(call)}")
+        failure = f"perf_analyzer failed with {done.returncode}: {words}\n{shlex.join(call)}"
+        raise click.ClickException(failure)
 
 
 def _settled(address: str) -> dict[str, float]:

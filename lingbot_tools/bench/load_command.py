@@ -66,7 +66,7 @@ def command(
     stages = Stages(profile, scale, checkpoint)
     levels = []
     with (
-        commands.one_line_errors(load.LoadError, TimeoutExpired),
+        commands.one_line_errors(TimeoutExpired),
         commands.progress(len(concurrencies)) as advance,
         tempfile.TemporaryDirectory(prefix="lingbot-load-") as name,
         serving(url, stages.environment(max_sessions=max(8, *concurrencies))) as target,

@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -98,22 +99,20 @@ async def run(
 ) -> tuple[Results, list[str]]:  # fmt: skip
     """Play all sessions of a case at the same time, each in a closed loop; also what failed."""
     gate, pace = Gate(case.sessions), Pace(warm_up + chunks)
-    async with WorldClient(target.grpc) as client:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(WorldClient(target.grpc))
         silent = [open_session(client, size, chunks, SEED - 1 - n) for n in range(case.idle)]
         for session in silent:
-            await session.open()
-        try:
-            before, started = computed_seconds(target.metrics), time.monotonic()
-            playing = (
-                measure(client, size, pace, seed=SEED + number, gate=gate,
-                        on_chunk=lambda sample: advance(case.name))
-                for number in range(case.sessions)
-            )  # fmt: skip
-            played = await asyncio.gather(*playing)
-            possible = (time.monotonic() - started) * case.instances
-            busy = (computed_seconds(target.metrics) - before) / possible
-        finally:
-            await asyncio.gather(*(session.close() for session in silent))
+            await stack.enter_async_context(session)
+        before, started = computed_seconds(target.metrics), time.monotonic()
+        playing = (
+            measure(client, size, pace, seed=SEED + number, gate=gate,
+                    on_chunk=lambda sample: advance(case.name))
+            for number in range(case.sessions)
+        )  # fmt: skip
+        played = await asyncio.gather(*playing)
+        possible = (time.monotonic() - started) * case.instances
+        busy = (computed_seconds(target.metrics) - before) / possible
     silent_chunks = sum((session.summary or {}).get("chunks", 0) for session in silent)
     return summarise(case, played, warm_up, cost, busy, silent_chunks), errors(played)
 
