@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -22,10 +22,9 @@ from lingbot_tools.bench.drive import FrameSize, errors, measure, open_session
 from lingbot_tools.bench.hosting import Stages, Target, serving
 from lingbot_tools.bench.report import Bar, Report, new_table, stated
 from lingbot_triton.simulated.profiles import find_profile
-from lingbot_triton.stage import DENOISE_STAGE, STAGES
+from lingbot_triton.stage import STAGES
 from lingbot_triton.triton.placement import Place
 from lingbot_triton.triton.render import write
-from lingbot_triton.triton.scrape import scrape
 
 UTILISATION_BAR, THROUGHPUT_BAR, FAIRNESS_BAR, IDLE_BAR = 0.97, 0.95, 1.1, 0.98
 SEED = 1000
@@ -63,8 +62,6 @@ class Results:
     """Of all sessions together."""
     utilisation: float
     """Chunks a second over the most that the instances of denoise could do."""
-    utilisation_by_tritons_counter: float
-    """The same by Triton's own counter of computing time, opening and draining included."""
     unfairness: float
     """Most chunks of a session over the fewest of another."""
     silent_chunks: int
@@ -73,10 +70,9 @@ class Results:
 
 
 def summarise(
-    case: Case, played: Sequence[Played], warm_up: int, cost: float, busy: float,
-    silent_chunks: int = 0,
-) -> Results:  # fmt: skip
-    """`cost`: seconds that a chunk keeps an instance of denoise; `busy`: Triton's share of time."""
+    case: Case, played: Sequence[Played], warm_up: int, cost: float, silent_chunks: int = 0
+) -> Results:
+    """`cost`: seconds that a chunk keeps an instance of denoise."""
     sessions = [session.samples for session in played]
     full = [samples for samples in sessions if len(samples) > warm_up]
     start = max((samples[warm_up - 1].last_at for samples in full), default=0.0)
@@ -88,7 +84,7 @@ def summarise(
     rate = sum(chunks) / (end - start) if end > start else math.nan
     unfairness = max(chunks) / min(chunks) if min(chunks) else math.inf
     return Results(
-        case, end - start, chunks, rate, rate * cost / case.instances, busy, unfairness,
+        case, end - start, chunks, rate, rate * cost / case.instances, unfairness,
         silent_chunks, figures(sessions, warm_up),
     )  # fmt: skip
 
@@ -104,24 +100,14 @@ async def run(
         silent = [open_session(client, size, chunks, SEED - 1 - n) for n in range(case.idle)]
         for session in silent:
             await stack.enter_async_context(session)
-        before, started = computed_seconds(target.metrics), time.monotonic()
         playing = (
             measure(client, size, pace, seed=SEED + number, gate=gate,
                     on_chunk=lambda sample: advance(case.name))
             for number in range(case.sessions)
         )  # fmt: skip
         played = await asyncio.gather(*playing)
-        possible = (time.monotonic() - started) * case.instances
-        busy = (computed_seconds(target.metrics) - before) / possible
     silent_chunks = sum((session.summary or {}).get("chunks", 0) for session in silent)
-    return summarise(case, played, warm_up, cost, busy, silent_chunks), errors(played)
-
-
-def computed_seconds(metrics: str) -> float:
-    """Seconds that all instances of denoise have computed, by Triton's own counter."""
-    series = scrape(metrics, "nv_inference_compute_infer_duration_us")
-    denoise = f'model="{DENOISE_STAGE.name}"'
-    return sum(value for name, value in series.items() if denoise in name) / 1e6
+    return summarise(case, played, warm_up, cost, silent_chunks), errors(played)
 
 
 def bars(results: Sequence[Results]) -> list[Bar]:
@@ -146,7 +132,7 @@ def bars(results: Sequence[Results]) -> list[Bar]:
 
 def table(results: Sequence[Results], cost: float) -> Table:
     """One row per case; an instance of denoise could make a chunk every `cost` seconds."""
-    numbers = ("chunks each", "seconds", "chunks/s", "ideal", "utilisation", "by Triton's counter",
+    numbers = ("chunks each", "seconds", "chunks/s", "ideal", "utilisation",
                "first frames P50, ms", "period P50, ms")  # fmt: skip
     rows = new_table("sessions at a time, closed loops", ["case"], numbers)
     for result in results:
@@ -157,7 +143,6 @@ def table(results: Sequence[Results], cost: float) -> Table:
             f"{result.chunks_per_second:.3f}",
             f"{result.case.instances / cost:.3f}" if cost else "-",
             f"{result.utilisation:.3f}",
-            f"{result.utilisation_by_tritons_counter:.3f}",
             f"{result.figures.first_frames_server.p50:.0f}",
             f"{result.figures.period.p50:.0f}",
         )
@@ -188,10 +173,12 @@ def command(
     results: list[Results] = []
     wrong: list[str] = []
     with commands.one_line_errors(), commands.progress(total) as advance:
-        for case in CASES:
-            with tempfile.TemporaryDirectory(prefix="lingbot-instances-") as folder:
-                repository = instances(Path(folder), case.instances)
-                with serving(None, stages.environment(), repository) as target:
+        for count, cases in groupby(CASES, lambda case: case.instances):
+            with (
+                tempfile.TemporaryDirectory(prefix="lingbot-instances-") as folder,
+                serving(None, stages.environment(), instances(Path(folder), count)) as target,
+            ):
+                for case in cases:
                     work = run(target, case, size, chunks, warm_up, cost, advance)
                     result, failures = asyncio.run(work)
                     results.append(result)
@@ -200,7 +187,7 @@ def command(
         "simulated": stages.simulated,
         "frames": str(size),
         "measured": f"closed loops, {chunks} chunks a session after {warm_up} warm-up chunks; "
-        "a server of its own for each case, with so many instances of every worker",
+        "a server for each number of instances, with so many of every worker",
         "window": "from the moment the last session ended its warm-up until the first one had "
         "all its chunks",
         "left_out": "GPUs: instances here sleep side by side, on a GPU they would share it",

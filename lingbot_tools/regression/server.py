@@ -7,7 +7,6 @@ too, and prompts, conditions, flows and latents are compared as Triton passes th
 from __future__ import annotations
 
 import io
-import math
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from lingbot_tools.regression.report import Report
 from lingbot_triton import protocol
 from lingbot_triton.stage import CONTEXT, STAGES
 from lingbot_triton.stages import Arrays, Parameters
-from lingbot_triton.world.geometry import Geometry
+from lingbot_triton.world.geometry import MIN_SIDE, Geometry
 
 
 @dataclass
@@ -106,10 +105,8 @@ def area_for(geometry: Geometry, picture: bytes) -> int:
     """
     with Image.open(io.BytesIO(picture)) as image:
         width, height = image.size
-    # The areas at which each side is long enough, rounded up; `fit` takes roots, which round too.
-    aspect = width / height
-    least = math.ceil(max(geometry.height**2 * aspect, geometry.width**2 / aspect))
-    for area in (least, least + 1):
+    beyond = (geometry.height + MIN_SIDE) * (geometry.width + MIN_SIDE)
+    for area in range(geometry.height * geometry.width, beyond):
         if Geometry.fit(height, width, area) == geometry:
             return area
     raise ExpectationError(

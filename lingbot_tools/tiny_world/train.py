@@ -16,6 +16,7 @@ from typing import Any
 import click
 import rich
 import torch
+from lingbot_client.cli import INTERRUPTED
 
 from lingbot_tools.tiny_world import export
 from lingbot_tools.tiny_world.card import draw_curves, write_card
@@ -32,7 +33,6 @@ from lingbot_tools.tiny_world.vae_training import (
 )
 from lingbot_triton.world.config import TransformerConfig
 
-INTERRUPTED = 130
 _MAX_MEGABYTES = 16
 DEFAULT_WORK = Path(__file__).resolve().parents[2] / "out" / "train-tiny"
 _STATISTICS_STEPS = range(10_000_000, 10_000_012)
@@ -57,10 +57,6 @@ class Plan:
     """Ends each training stage early; for trials."""
 
 
-class PlanError(click.ClickException):
-    """A work folder that holds another training."""
-
-
 @dataclass(frozen=True)
 class Training:
     plan: Plan
@@ -69,12 +65,12 @@ class Training:
     def run(self) -> Path:
         """Every stage; returns the checkpoint's folder, `checkpoint` in the work folder.
 
-        Raises PlanError where the work folder was begun with another seed or other sizes.
+        Raises ClickException where the work folder was begun with another seed or other sizes.
         """
         begun, plan = self.work.read_json("plan.json"), json.loads(json.dumps(asdict(self.plan)))
         for name in ("seed", "vae", "network"):
             if begun is not None and begun[name] != plan[name]:
-                raise PlanError(
+                raise click.ClickException(
                     f"{self.work.root} was begun with {name} {begun[name]}, not {plan[name]}"
                 )
         self.work.write_json("plan.json", asdict(self.plan))

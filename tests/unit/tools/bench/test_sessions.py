@@ -7,7 +7,6 @@ import pytest
 from lingbot_client.figures import ChunkSample
 from lingbot_client.pace import Played
 
-from lingbot_tools.bench import sessions
 from lingbot_tools.bench.sessions import Case, Results, bars, instances, summarise
 from lingbot_triton.stage import STAGES
 
@@ -21,7 +20,7 @@ def played(ends: list[float]) -> Played:
 
 def results(*ends: list[float], instances: int = 1, cost: float = 0.5) -> Results:
     case = Case(f"{len(ends)} sessions", len(ends), instances)
-    return summarise(case, [played(times) for times in ends], warm_up=1, cost=cost, busy=0.5)
+    return summarise(case, [played(times) for times in ends], warm_up=1, cost=cost)
 
 
 def test_only_the_time_in_which_all_sessions_were_at_work_counts() -> None:
@@ -37,20 +36,10 @@ def test_utilisation_is_useful_time_over_all_time_of_all_instances() -> None:
     assert two.utilisation == pytest.approx(one.utilisation / 2)
 
 
-def test_the_counter_is_that_of_the_denoise_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = "nv_inference_compute_infer_duration_us"
-    series = {
-        f'{family}{{model="decode",version="1"}}': 7.0,
-        f'{family}{{model="denoise",version="1"}}': 1234.5,
-    }
-    monkeypatch.setattr(sessions, "scrape", lambda address, prefix: series)
-    assert sessions.computed_seconds("127.0.0.1:1") == pytest.approx(1234.5e-6)
-
-
 def test_a_failed_chunk_is_none() -> None:
     session = played([1, 2, 3])
     session.samples[-1] = ChunkSample(2, 0, 2.5, math.inf, 3, error="broken")
-    assert summarise(Case("one session", 1, 1), [session], 1, cost=0.5, busy=0.5).chunks == [1]
+    assert summarise(Case("one session", 1, 1), [session], 1, cost=0.5).chunks == [1]
 
 
 def test_a_session_that_got_nothing_is_infinitely_unfair() -> None:

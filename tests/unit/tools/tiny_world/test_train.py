@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click import ClickException
 
 from lingbot_tools.tiny_world import train
 from lingbot_tools.tiny_world.films import Films, FilmsSize
@@ -17,7 +18,7 @@ from lingbot_tools.tiny_world.measures import Player, load_stages, psnr, reconst
 from lingbot_tools.tiny_world.network import TINY
 from lingbot_tools.tiny_world.renderer import HEIGHT, WIDTH
 from lingbot_tools.tiny_world.scene import Scene
-from lingbot_tools.tiny_world.train import Plan, PlanError, Training
+from lingbot_tools.tiny_world.train import Plan, Training
 from lingbot_tools.tiny_world.vae_training import VAEConfig
 from lingbot_triton.settings import Settings
 from lingbot_triton.stages.prompt import PromptStage
@@ -113,7 +114,7 @@ def test_a_finished_training_is_not_repeated(trained: Path) -> None:
 def test_a_work_folder_takes_no_other_training(tmp_path: Path) -> None:
     work = Work(tmp_path)
     work.write_json("plan.json", asdict(PLAN))
-    with pytest.raises(PlanError, match="begun with seed 0, not 1"):
+    with pytest.raises(ClickException, match="begun with seed 0, not 1"):
         Training(replace(PLAN, seed=1), work).run()
 
 
